@@ -128,7 +128,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("best-by-higher-loss", "regard.runs.trainer:Trainer._score_key", "-1 if self.objective.lower_is_better else 1", "1",
      "of metrics that are errors the highest counts as the best"),
     ("optimizer-not-restored", "regard.runs.trainer:Trainer.resume",
-     'restore_optimizer(self.model, self.optimizer, groups.get("optimizer", {}))', "pass",
+     'optimizer.restore_optimizer(self.model, self.optimizer, groups.get("optimizer", {}))', "pass",
      "a resumed run begins with empty optimizer state"),
     # -- explain, draw
     ("rollout-residual", "regard.explain.rollout:rollout", "row = row + weighted_sum(layer, row)[0]",

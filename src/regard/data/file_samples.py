@@ -13,18 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from regard.data.file_discovery import find_subfolder, walk_files
+from regard.data.text import tables
 from regard.data.text.files import Columns, ErrorHandler, existing_file
 from regard.data.text.formats import BINARY_SUFFIXES, Row, file_format, find_format, read_class_names, read_header
-from regard.data.text.tables import (
-    ColumnSpec,
-    SkippedRow,
-    find_missing,
-    format_list,
-    iterate_rows,
-    make_samples,
-    match_columns,
-    require_columns,
-)
 from regard.errors import DataError
 
 COLUMN_ALIASES = {
@@ -78,7 +69,9 @@ class FileSample:
 # -- folders
 
 
-def read_folder(kind: FileKind, entry: str, has_classes: bool, make: Callable[..., S]) -> Iterator[S | SkippedRow]:
+def read_folder(
+    kind: FileKind, entry: str, has_classes: bool, make: Callable[..., S]
+) -> Iterator[S | tables.SkippedRow]:
     """Yield `make(path, label, line=number)` of the files of a folder, at any depth; other files become `SkippedRow`.
 
     With `has_classes`, the first subfolder is the label; deeper folders have no meaning."""
@@ -86,10 +79,10 @@ def read_folder(kind: FileKind, entry: str, has_classes: bool, make: Callable[..
     for number, file in enumerate(walk_files(os.path.expanduser(entry), kind.suffixes, kind.noun), start=1):
         label = file.parts[0] if has_classes and len(file.parts) > 1 else ""
         if file.reason:
-            yield SkippedRow(entry, number, file.reason)
+            yield tables.SkippedRow(entry, number, file.reason)
         elif has_classes and not label:
             outside += 1
-            yield SkippedRow(entry, number, f"not in a class folder: {file.name}")
+            yield tables.SkippedRow(entry, number, f"not in a class folder: {file.name}")
         else:
             labeled += 1
             yield make(file.path, label, line=number)
@@ -110,7 +103,7 @@ def reject_split_folders(entry: str, names: Sequence[str]) -> None:
         held_out = [name for name in names if not name.lower().startswith("train")]
         valid = f" --valid {os.path.join(entry, held_out[0])}" if held_out and len(names) > 1 else ""
         first = next((name for name in names if name.lower().startswith("train")), names[0])
-        problem = f"expected class folders, found splits of the data ({format_list(names)})."
+        problem = f"expected class folders, found splits of the data ({tables.format_list(names)})."
         raise DataError(
             problem, entry, advice=f"Pass each split separately: --data {os.path.join(entry, first)}{valid}."
         )
@@ -126,13 +119,13 @@ def read_table(
     columns: Columns,
     on_error: ErrorHandler,
     make: Callable[..., S],
-) -> Iterator[S | SkippedRow]:
+) -> Iterator[S | tables.SkippedRow]:
     """Yield `make(path, value, line=…, content=…)` of each row of a table, with the value of the column `target`, if any."""
 
-    def make_sample(line: int, row: Mapping[str, Any]) -> S | SkippedRow:
+    def make_sample(line: int, row: Mapping[str, Any]) -> S | tables.SkippedRow:
         file, value = row[kind.column], row[target] if target else ""
         fields = {kind.noun: str(file), target: str(value)}
-        if (skipped := find_missing(entry, line, fields, () if target else ("",))) is not None:
+        if (skipped := tables.find_missing(entry, line, fields, () if target else ("",))) is not None:
             return skipped
         if target == "label" and isinstance(value, EmbeddedFile):
             raise DataError("the label is binary data, not text.", entry, line, "Pass --columns label=NAME.")
@@ -140,16 +133,16 @@ def read_table(
         return make(source, value, line=line, content=content)
 
     names = (kind.column, target) if target else (kind.column,)
-    ColumnSpec(names, columns)  # raises for an unknown column choice
+    tables.ColumnSpec(names, columns)  # raises for an unknown column choice
     path = existing_file(entry)
-    chosen = match_columns(read_header(path), {name: COLUMN_ALIASES[name] for name in names}, columns)
+    chosen = tables.match_columns(read_header(path), {name: COLUMN_ALIASES[name] for name in names}, columns)
     used = chosen if columns or set(names) <= chosen.keys() else None
     if file_format(path) in BINARY_SUFFIXES:
         rows = _embedded_rows(path, names, used or {}, on_error)
     else:
-        cells = iterate_rows(entry, names, used, on_error, numeric=("label",))
+        cells = tables.iterate_rows(entry, names, used, on_error, numeric=("label",))
         rows = ((line, {name: value.strip() for name, value in row.items()}) for line, row in cells)
-    return make_samples(rows, make_sample, on_error, "missing")
+    return tables.make_samples(rows, make_sample, on_error, "missing")
 
 
 def _embedded_rows(
@@ -158,10 +151,10 @@ def _embedded_rows(
     """Yield the rows of a file with a schema, such as Parquet."""
     form = find_format(path)
     existing = [item.name for item in form.schema(path)] if form.schema is not None else []
-    require_columns(columns.values(), existing, f"Columns in {path}")
+    tables.require_columns(columns.values(), existing, f"Columns in {path}")
     if not set(names) <= columns.keys():
         choices = " ".join(f"{name}=NAME" for name in names)
-        advice = f"Pass --columns {choices} (available: {format_list(existing)})."
+        advice = f"Pass --columns {choices} (available: {tables.format_list(existing)})."
         raise DataError(f"no columns found for {' and '.join(names)}.", path, advice=advice)
     classes = read_class_names(path, columns.get("label", ""))
     for number, record in form.read(path, on_error, [(name,) for name in dict.fromkeys(columns.values())]):

@@ -15,20 +15,12 @@ from rich.console import Console
 from regard.capabilities import is_available, retain_freed_memory
 from regard.errors import SettingError, UnknownFolderError
 from regard.model import Model, assemble, load
+from regard.runs import spec
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
 from regard.runs.preprocess import LogFn, PreparedData, prepare
 from regard.runs.progress import PipeSafeConsole, print_line
 from regard.runs.settings import collect_overrides
-from regard.runs.spec import (
-    DataSources,
-    TrainSpec,
-    expand_paths,
-    load_initial_weights,
-    new_spec,
-    resolve_task,
-    resume_spec,
-)
 from regard.runs.trainer import Trainer
 from regard.tasks import uses_setting
 from regard.tasks.modality.base import batch_budget
@@ -58,12 +50,12 @@ def train(
     folder, overrides = RunFolder(out), collect_overrides(settings, config)
     going_on = resume and folder.exists()
     paths = [data] if isinstance(data, str | os.PathLike) else data
-    found = resolve_task(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
+    found = spec.resolve_task(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
     reader, named = found.reader, (f"{group}.{name}" for group, values in overrides.items() for name in values)
     unused = [setting for setting in named if not uses_setting(found, setting)]
-    files = expand_paths(found, data)
-    valid_files = expand_paths(found, valid or reader.validation_entries(files))
-    asked = found, model, DataSources(files, valid_files, columns or {}), overrides
+    files = spec.expand_paths(found, data)
+    valid_files = spec.expand_paths(found, valid or reader.validation_entries(files))
+    asked = found, model, spec.DataSources(files, valid_files, columns or {}), overrides
     where = pick_device(device)
     with ExitStack() as stack:
         world = stack.enter_context(init_distributed(where))
@@ -84,7 +76,7 @@ def train(
                 log(f"note: {folder.path} contains no run to resume; starting at step 0.")
         else:  # the first process creates the folder, the tokenizer and the token store
             world.all_reduce_max(0)
-        order = resume_spec(*asked, folder) if going_on or not first else new_spec(*asked)
+        order = spec.resume_spec(*asked, folder) if going_on or not first else spec.new_spec(*asked)
         budget = batch_budget(found.objective.modality, order.settings.train)
         found.objective.check_settings(order.identity.config, budget, order.settings.data)
         if world.size > 1:
@@ -119,10 +111,10 @@ def train(
         return best or load(folder.path, device=where)
 
 
-def _init_weights(fresh: Model, order: TrainSpec) -> list[str]:
+def _init_weights(fresh: Model, order: spec.TrainSpec) -> list[str]:
     """Load the initial weights into the model; returns notes about new and unused parts."""
     if order.init_folder is not None and order.init_folder.is_dir():
-        return load_initial_weights(fresh, order.init_folder, order.settings.model)
+        return spec.load_initial_weights(fresh, order.init_folder, order.settings.model)
     part = order.identity.system.part
     if part is None:
         return []
@@ -144,7 +136,9 @@ def deterministic_algorithms() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=only_warns)
 
 
-def _use_packing(order: TrainSpec, prepared: PreparedData, where: torch.device, log: LogFn, begun: bool | None) -> bool:
+def _use_packing(
+    order: spec.TrainSpec, prepared: PreparedData, where: torch.device, log: LogFn, begun: bool | None
+) -> bool:
     """True if samples are packed, or padded to a few fixed shapes: `train.packing`, by default if packing is faster.
 
     A resumed run keeps the choice of its start (`begun`), because a micro-batch must contain the same samples."""

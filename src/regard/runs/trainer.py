@@ -33,6 +33,7 @@ from regard.runs.spec import TrainSpec
 from regard.runs.terminal import format_duration
 from regard.tasks.base import EvalSpec, LossWeights
 from regard.tasks.modality.base import batch_budget
+from regard.training import loop, optimizer
 from regard.training.checkpoint import (
     average_checkpoints,
     latest_checkpoint,
@@ -41,23 +42,6 @@ from regard.training.checkpoint import (
     save_checkpoint,
 )
 from regard.training.distributed import ProcessGroup
-from regard.training.loop import (
-    CompileTuner,
-    ForwardBackward,
-    LossModule,
-    TrainStep,
-    micro_batch_indices,
-    train_loop,
-)
-from regard.training.optimizer import (
-    WeightEMA,
-    freeze,
-    make_optimizer,
-    optimizer_tensors,
-    restore_optimizer,
-    swap_weights,
-    uses_autocast,
-)
 from regard.training.settings import TrainSettings
 from regard.types import Batch
 
@@ -98,9 +82,9 @@ class Trainer:
         # a checkpoint contains the weights, two optimizer moments and optionally the EMA
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         self.checkpoint_bytes = weights * (4 if self.config.ema_decay else 3)
-        self.num_frozen = freeze(model, self.config.freeze) - self.num_unused
-        self.optimizer = make_optimizer(model, self.config)
-        self.ema = WeightEMA(model, self.config.ema_decay) if self.config.ema_decay else None
+        self.num_frozen = optimizer.freeze(model, self.config.freeze) - self.num_unused
+        self.optimizer = optimizer.make_optimizer(model, self.config)
+        self.ema = optimizer.WeightEMA(model, self.config.ema_decay) if self.config.ema_decay else None
         self._log = partial(print_line, console)
         self.signal = 0  # number of the received signal; 0 before
         self.best: dict[str, Any] = {}
@@ -143,7 +127,7 @@ class Trainer:
         else:
             groups = saved.tensors()
             self.model.load_weights(groups["model"])
-            restore_optimizer(self.model, self.optimizer, groups.get("optimizer", {}))
+            optimizer.restore_optimizer(self.model, self.optimizer, groups.get("optimizer", {}))
             if self.ema is not None:
                 self.ema.restore(groups["ema"])
             facts = saved.metadata
@@ -172,16 +156,16 @@ class Trainer:
         with self._defer_signals(), ExitStack() as stack:
             self._log_summary()
             if not self._is_finished():
-                loss = LossModule(self.model, LossWeights(config.label_smoothing, config.lm_loss_weight))
+                loss = loop.LossModule(self.model, LossWeights(config.label_smoothing, config.lm_loss_weight))
                 shapes = self.sampler.static_shape, self.sampler.bucketed
-                compute = ForwardBackward(loss, config, device, self.process_group, *shapes)
-                chooser = CompileTuner(compute, config, self._log, self.compute_mode)
-                numbers = micro_batch_indices(done, config, self.process_group)
+                compute = loop.ForwardBackward(loss, config, device, self.process_group, *shapes)
+                chooser = loop.CompileTuner(compute, config, self._log, self.compute_mode)
+                numbers = loop.micro_batch_indices(done, config, self.process_group)
                 source = prefetch(self.micro_batch, numbers, self.num_workers, pin=device.type == "cuda")
                 batches = TimedIterator(source)
                 stack.enter_context(self.progress.bar or nullcontext())
                 stack.enter_context(closing(source))
-                for step in train_loop(self.model, compute, batches, self.optimizer, config, done, self.ema):
+                for step in loop.train_loop(self.model, compute, batches, self.optimizer, config, done, self.ema):
                     self.completed_steps, self.compute_mode = step.step, "" if chooser.tuning else compute.mode
                     self.nonfinite = step.nonfinite
                     self._after_step(step)
@@ -201,7 +185,7 @@ class Trainer:
         _, rows = self.sampler.micro_batch(number)
         return self.objective.collate(self.prepared.train, rows, self.model.config, self.sampler.shape_of(rows))
 
-    def _after_step(self, step: TrainStep) -> None:
+    def _after_step(self, step: loop.TrainStep) -> None:
         """Log, validate and save if the step requires it."""
         first = (step.step - 1) * self.config.grad_accum
         tokens = sum(self.sampler.num_tokens(number) for number in range(first, first + self.config.grad_accum))
@@ -253,7 +237,7 @@ class Trainer:
         return step % self.config.eval_every == 0 or step == self.config.steps
 
     def _validate(self, step: int) -> None:
-        with swap_weights(self.model, None if self.ema is None else self.ema.tensors):
+        with optimizer.swap_weights(self.model, None if self.ema is None else self.ema.tensors):
             row, answers, better = self._evaluate(step)
         logged = {name: value for name, value in row.items() if name not in CONSTANT_SCORES}
         self.folder.log({**logged, "elapsed": time.perf_counter() - self.start_time})
@@ -292,7 +276,7 @@ class Trainer:
     def _save(self, step: int) -> None:
         if self.saved_step == step or not self.process_group.is_main:
             return
-        groups = {"model": self.model.weights(), "optimizer": optimizer_tensors(self.model, self.optimizer)}
+        groups = {"model": self.model.weights(), "optimizer": optimizer.optimizer_tensors(self.model, self.optimizer)}
         if self.ema is not None:
             groups["ema"] = self.ema.tensors
         facts = {
@@ -318,7 +302,7 @@ class Trainer:
             self._log("warning: a checkpoint is missing; train.average_checkpoints is skipped.")
             return
         stale = self.stale_evals
-        with swap_weights(self.model, mean):
+        with optimizer.swap_weights(self.model, mean):
             row, _, better = self._evaluate(self.completed_steps, averaged_checkpoints=len(steps))
         self.stale_evals = stale
         kept, metric = "kept" if better else "no improvement, not kept", self._selection_metric(row)
@@ -371,7 +355,7 @@ class Trainer:
         count = sum(p.numel() for p in self.model.parameters())
         where, config = self.model.device, self.config
         epochs = config.steps * config.grad_accum / self.epoch_size
-        precision = "bfloat16 autocast" if uses_autocast(where, config) else "float32"
+        precision = "bfloat16 autocast" if optimizer.uses_autocast(where, config) else "float32"
         counts = {"frozen": self.num_frozen, "unused": self.num_unused}
         frozen = "".join(f" ({number:,} {name})" for name, number in counts.items() if number)
         together = f", {self.process_group.size} processes" if self.process_group.size > 1 else ""

@@ -13,15 +13,8 @@ from regard.data.check.files import FileStats, FileSurvey, PartSurvey
 from regard.data.check.findings import MAX_SCALE_RATIO
 from regard.data.check.report import Finding
 from regard.data.images.labeled import ClassMap
+from regard.data.points import labeled
 from regard.data.points.cloud import PointCloud
-from regard.data.points.labeled import (
-    CLOUDS,
-    CloudSample,
-    classes_from_cloud,
-    find_cloud_classes,
-    read_clouds,
-    read_labeled_clouds,
-)
 from regard.data.text.files import Columns
 
 MIN_POINTS = 64
@@ -35,19 +28,19 @@ class CloudSurvey(FileSurvey):
     """Survey of point clouds: also their sizes, and how many have colors and normals."""
 
     task, unit, sides = "classify", "point clouds", ("point cloud",)
-    reader, findings = read_clouds, tables.CLOUDS
+    reader, findings = labeled.read_clouds, tables.CLOUDS
     measured, size_title = ("points", "longest_side"), "point clouds"
 
     @classmethod
     def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:
         """Entries of both splits; generated datasets define a validation split."""
         train_entries, valid_entries = super().find_entries(data, valid, columns)
-        return train_entries, valid_entries or CLOUDS.validation_entries(train_entries)
+        return train_entries, valid_entries or labeled.CLOUDS.validation_entries(train_entries)
 
-    def _inspect(self, sample: CloudSample) -> FileStats:
+    def _inspect(self, sample: labeled.CloudSample) -> FileStats:
         return self._inspect_cloud(sample, sample.read())
 
-    def _inspect_cloud(self, sample: CloudSample, cloud: PointCloud) -> FileStats:
+    def _inspect_cloud(self, sample: labeled.CloudSample, cloud: PointCloud) -> FileStats:
         num_points, shape = len(cloud), degenerate_shape(cloud.coordinates)
         size = f"{num_points:,} points"
         found = {
@@ -89,17 +82,17 @@ class CloudSurvey(FileSurvey):
 class LabeledCloudSurvey(PartSurvey, CloudSurvey):
     """Survey of point clouds with a label for each point: also the number of points with each label."""
 
-    task, reader = "segment", read_labeled_clouds
+    task, reader = "segment", labeled.read_labeled_clouds
     findings = tables.POINT_LABELS
-    parts, counted, find_classes = ("points", "point cloud"), "points_by_class", find_cloud_classes
+    parts, counted, find_classes = ("points", "point cloud"), "points_by_class", labeled.find_cloud_classes
 
-    def _inspect_cloud(self, sample: CloudSample, cloud: PointCloud) -> FileStats:
+    def _inspect_cloud(self, sample: labeled.CloudSample, cloud: PointCloud) -> FileStats:
         stats = super()._inspect_cloud(sample, cloud)
         if cloud.labels is None:
             stats.issues["unlabeled"] = f"{len(cloud):,} points"
             return stats
         values, counts = np.unique(cloud.labels, return_counts=True)
-        stats.target_hash, stats.classes = _point_set_hash(cloud, cloud.labels), classes_from_cloud(cloud)
+        stats.target_hash, stats.classes = _point_set_hash(cloud, cloud.labels), labeled.classes_from_cloud(cloud)
         stats.part_counts = dict(zip(values.tolist(), counts.tolist(), strict=True))
         if not (values >= 0).any():
             stats.issues["unlabeled"] = "all labels are negative"

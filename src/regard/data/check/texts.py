@@ -13,20 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.check import engine
 from regard.data.check import findings as tables
-from regard.data.check.engine import (
-    HIGH_FRACTION,
-    MAX_CLASS_FRACTION,
-    EntryReader,
-    Indices,
-    Paths,
-    Survey,
-    duplicates,
-    estimate_tokens,
-    format_counts,
-    hash_text,
-    normalize_text,
-)
 from regard.data.check.findings import MAX_ANSWER_WORDS, MAX_UNBROKEN_LENGTH, MIN_LINE_LENGTH, find_quality_issues
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Severity, excerpt
 from regard.data.text.documents import Passage, check_columns, iterate_passages, passage_size, text_files
@@ -44,18 +32,18 @@ PROGRESS_INTERVAL = 64  # passages between two progress updates
 MAX_OUTSIDE_FRACTION = 0.99  # fraction of words outside of entities above which little is left to train on
 
 
-class LabeledSurvey(Survey):
+class LabeledSurvey(engine.Survey):
     """Survey of texts or pairs of texts with classes.
 
     Hashes are of the texts with the label (0), of the texts (1), of the texts without case and punctuation (2)."""
 
     task, unit, sides = "classify", "texts", ("text", "pair")
-    reader: ClassVar[EntryReader] = read_labeled
+    reader: ClassVar[engine.EntryReader] = read_labeled
     findings = tables.LABELED
     leaks = ("leak", "leak_conflicting_labels", "leak_near_duplicate")
     special_tokens = 3
 
-    def sizes(self, measure: str) -> Indices:
+    def sizes(self, measure: str) -> engine.Indices:
         """(N, 1) or, with pairs, (N, 2)."""
         sizes = super().sizes(measure)
         return sizes if super().sizes("words")[:, 1].any() else sizes[:, :1]
@@ -70,7 +58,7 @@ class LabeledSurvey(Survey):
         return f"{text} → {excerpt(str(sample.label), width=24)}"
 
     def _add_sample(self, sample: LabeledText | ChoiceSample) -> None:
-        joined, normalized = "\0".join(sample.texts), "\0".join(map(normalize_text, sample.texts))
+        joined, normalized = "\0".join(sample.texts), "\0".join(map(engine.normalize_text, sample.texts))
         if isinstance(sample, LabeledText):
             self.classes.update(sample.labels)
             if sample.label_set is not None:
@@ -93,18 +81,18 @@ class ChoiceSurvey(LabeledSurvey):
     task, unit, sides = "choose", "questions", ("context", "longest_choice")
     reader, findings = read_questions, tables.CHOICES
     counted = "correct_choice_positions"
-    counts = Survey.counts
+    counts = engine.Survey.counts
 
     def _sides(self, sample: ChoiceSample) -> tuple[str, str]:
         return sample.prompt, max(sample.choices, key=len)
 
     def label_findings(self) -> Iterable[Finding]:
         if counts := dict(self.classes.most_common()):
-            yield self.finding("correct_choice_positions", len(counts), classes=format_counts(counts))
+            yield self.finding("correct_choice_positions", len(counts), classes=engine.format_counts(counts))
             yield from self.imbalance_findings()
 
 
-class TagSurvey(Survey):
+class TagSurvey(engine.Survey):
     """Survey of tagged sentences: also the sentences with invalid tags in each tag scheme.
 
     Hashes are of the words with the tags (0), of the words (1), of the words without case and punctuation (2)."""
@@ -155,7 +143,9 @@ class TagSurvey(Survey):
                 note = f"'{word}' is tagged {sample.tags[at]}, expected {valid_tags[at]}"
                 self._invalid_notes[scheme, len(self)] = note
         text, joined = " ".join(sample.words), "\0".join(sample.words)
-        self._append_texts(sample, (text,), (joined + "\0" + " ".join(sample.tags), joined, normalize_text(text)))
+        self._append_texts(
+            sample, (text,), (joined + "\0" + " ".join(sample.tags), joined, engine.normalize_text(text))
+        )
 
     def counts(self) -> dict[str, int]:
         detector = self.scheme_detector
@@ -197,7 +187,7 @@ class TagSurvey(Survey):
         return {"class_counts": tuple(class_counts)}
 
 
-class QASurvey(Survey):
+class QASurvey(engine.Survey):
     """Survey of questions with answers in a context: also the unanswerable questions and the relocated answers.
 
     Hashes are of context, question and answers (0), of context and question (1), of the context (2), of the article (3).
@@ -256,9 +246,9 @@ class QASurvey(Survey):
         yield self.finding("unanswerable", unanswerable, fraction)
         if fraction == 1:
             yield self.finding("no_answers")
-        elif max(fraction, 1 - fraction) > MAX_CLASS_FRACTION:
+        elif max(fraction, 1 - fraction) > engine.MAX_CLASS_FRACTION:
             larger = max(unanswerable, total - unanswerable)
-            relation = "without" if fraction > MAX_CLASS_FRACTION else "with"
+            relation = "without" if fraction > engine.MAX_CLASS_FRACTION else "with"
             yield self.finding("imbalance", larger, larger / total, relation=relation)
 
     def last_findings(self) -> Iterable[Finding]:
@@ -286,11 +276,11 @@ class LineHashes:
         self._numbers = array("Q")  # hash and size of each line
 
     def add(self, line: str) -> None:
-        words = normalize_text(line) if len(line) >= MIN_LINE_LENGTH else ""
+        words = engine.normalize_text(line) if len(line) >= MIN_LINE_LENGTH else ""
         # a line of dashes is normalized to itself
         if len(words) < MIN_LINE_LENGTH or not any(map(str.isalnum, words)):
             return
-        if (line_hash := hash_text(words)) & self.mask:
+        if (line_hash := engine.hash_text(words)) & self.mask:
             return
         self._numbers.extend((line_hash, len(line)))
         if len(self._numbers) > 2 * MAX_LINE_HASHES:
@@ -310,7 +300,7 @@ class LineHashes:
         return np.array(self._numbers[1::2], dtype=np.uint64)
 
 
-class TextSurvey(Survey):
+class TextSurvey(engine.Survey):
     """Survey of documents: also their lines and characters.
 
     Hashes are of the documents (0), and of the documents without case, whitespace and punctuation (1)."""
@@ -331,7 +321,7 @@ class TextSurvey(Survey):
         self._unbroken_length = 0  # characters of the current document since the last space
 
     @classmethod
-    def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:
+    def find_entries(cls, data: engine.Paths, valid: engine.Paths, columns: Columns) -> tuple[list[str], list[str]]:
         train_entries, valid_entries = list(text_files(data)), list(text_files(valid))
         check_columns([*train_entries, *valid_entries], columns)
         return train_entries, valid_entries
@@ -353,11 +343,11 @@ class TextSurvey(Survey):
         text, before = passage.text, self._unbroken_length
         words, encoded = text.split(), text.encode("utf-8", "surrogatepass")
         self.totals["bytes"] += len(encoded)
-        sizes = len(words), len(text), estimate_tokens(len(words), len(encoded))
+        sizes = len(words), len(text), engine.estimate_tokens(len(words), len(encoded))
         for place, size in enumerate(sizes, start=-3):  # the last three numbers belong to this document
             self.numbers["size"][place] += size
         # passages end at spaces, so the sequence of words does not depend on the division into passages
-        normalized = f"{normalize_text(text)} ".encode("utf-8", "surrogatepass")
+        normalized = f"{engine.normalize_text(text)} ".encode("utf-8", "surrogatepass")
         for place, content in enumerate((encoded, normalized), start=-2):
             self._document_hashes[place].update(content)
             self.numbers["hash"][place] = int.from_bytes(self._document_hashes[place].digest(), "little")
@@ -381,7 +371,7 @@ class TextSurvey(Survey):
             for key, position in find_quality_issues(line) if has_issues else ():
                 self.tally(key, self._line_location(sample, number, excerpt(line, position)))
         if len(self._passage_hashes) < 2:
-            self._passage_hashes.add(hash_text(text))
+            self._passage_hashes.add(engine.hash_text(text))
         self.characters.update(text)
         self.totals["passages"] += 1
 
@@ -413,7 +403,10 @@ class TextSurvey(Survey):
         locations: dict[int, Location] = {}
         for passage in super()._indexed_samples():
             for number, line in enumerate(passage.text.split("\n")):
-                if len(line) >= MIN_LINE_LENGTH and (line_hash := hash_text(normalize_text(line))) in remaining:
+                if (
+                    len(line) >= MIN_LINE_LENGTH
+                    and (line_hash := engine.hash_text(engine.normalize_text(line))) in remaining
+                ):
                     remaining[line_hash] -= 1
                     if not remaining[line_hash]:
                         locations[line_hash] = self._line_location(passage, number, excerpt(line))
@@ -443,7 +436,7 @@ class TextSurvey(Survey):
         return replace(super().lengths(), max_length=0)
 
     def last_findings(self) -> Iterable[Finding]:
-        repeated = duplicates(self.lines.hashes)
+        repeated = engine.duplicates(self.lines.hashes)
         if self._text_fraction(repeated) > MIN_REPEATED_FRACTION:
             yield self._line_finding("duplicate_lines", repeated, self, "same as")
 
@@ -455,7 +448,7 @@ class TextSurvey(Survey):
         leaked = np.flatnonzero(np.isin(self.lines.hashes, self.train.lines.hashes))
         if len(leaked):
             fraction = self._text_fraction(leaked)
-            is_high, is_low = fraction > HIGH_FRACTION, fraction <= MIN_REPEATED_FRACTION
+            is_high, is_low = fraction > engine.HIGH_FRACTION, fraction <= MIN_REPEATED_FRACTION
             severity: Severity = "error" if is_high else "note" if is_low else "warning"
             yield self._line_finding("leak_lines", leaked, self.train, "in training data:", severity)
 

@@ -28,21 +28,9 @@ from regard.data.file_discovery import IMAGE_SUFFIXES, find_subfolder
 from regard.data.file_samples import COLUMN_ALIASES, SPLIT_FOLDERS, EmbeddedFile, cell_value, resolve_file
 from regard.data.images.labeled import IMAGE, ImageSample
 from regard.data.reader import Reader, file_contents, file_key
+from regard.data.text import tables
 from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format, has_column_names
-from regard.data.text.tables import (
-    ColumnSpec,
-    SkippedRow,
-    drop_trailing_blanks,
-    find_columns,
-    format_list,
-    iterate_all,
-    iterate_rows,
-    match_columns,
-    read_json_document,
-    read_records,
-    text_value,
-)
 from regard.errors import DataError
 
 CAPTION_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -64,7 +52,7 @@ _CAPTION_NUMBER = re.compile(r"(.*\.\w+)#\d+")
 ColumnNames = tuple[str, ...]
 RawRow = dict[str, Any]
 RowIterator = Iterator[tuple[int, RawRow]]
-CaptionIterator = Iterator["CaptionedImage | SkippedRow"]
+CaptionIterator = Iterator["CaptionedImage | tables.SkippedRow"]
 _Group = tuple[int, int | None, str | EmbeddedFile, list[str]]
 """line, line for error messages (None in a JSON document), image and captions, merged from the rows read so far"""
 
@@ -83,19 +71,19 @@ def read_captions(
     required: ColumnNames = REQUIRED_COLUMNS,
 ) -> CaptionIterator:
     """Yield the captioned images of one file, in order of first occurrence."""
-    ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # raises for an unknown column choice
+    tables.ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # raises for an unknown column choice
     path, splits = find_caption_file(entry)
-    document = read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
+    document = tables.read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
     if isinstance(document, dict):
         rows = _coco_rows(path, document, on_error, required)
     elif has_column_names(path):
-        rows = read_records(path, document, CAPTION_COLUMNS, required, columns, on_error)
+        rows = tables.read_records(path, document, CAPTION_COLUMNS, required, columns, on_error)
     else:
         rows = _table_rows(path, columns, on_error, required)
-    return drop_trailing_blanks(_group_by_image(path, rows, splits, on_error, required))
+    return tables.drop_trailing_blanks(_group_by_image(path, rows, splits, on_error, required))
 
 
-iterate_captions = partial(iterate_all, read_captions, "captions", ADVICE)
+iterate_captions = partial(tables.iterate_all, read_captions, "captions", ADVICE)
 
 
 read_uncaptioned = partial(read_captions, required=("image",))
@@ -120,7 +108,7 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
         if len(candidates) == 1:
             return candidates[0], splits
         files = candidates or files
-    names = f"Found: {format_list(file.name for file in files)}."
+    names = f"Found: {tables.format_list(file.name for file in files)}."
     if not files:
         names = f"No file has one of the extensions {', '.join(ALL_TABLE_SUFFIXES)}."
     problem = "expected one caption file in this folder, such as captions.jsonl."
@@ -141,7 +129,9 @@ def _coco_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler, 
     images_by_id: dict[Any, RawRow] = {}
     captioned: set[Any] = set()
     for number, image in enumerate(images, start=1):
-        columns = match_columns(image, {"name": ("file_name", "filename")}, None) if isinstance(image, dict) else {}
+        columns = (
+            tables.match_columns(image, {"name": ("file_name", "filename")}, None) if isinstance(image, dict) else {}
+        )
         name = image[columns["name"]] if columns else None
         if not isinstance(name, str):
             on_error("format", DataError(f"image {number} has no file_name.", path, advice=hint))
@@ -169,10 +159,10 @@ def _coco_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler, 
 def _table_rows(path: Path, columns: Columns, on_error: ErrorHandler, required: ColumnNames) -> RowIterator:
     chosen: dict[str, str] | None = None
     if file_format(path) in ALL_TABLE_SUFFIXES:  # otherwise `iterate_rows` raises with the supported file types
-        chosen = find_columns(path, CAPTION_COLUMNS, required, columns, by_order=True)
+        chosen = tables.find_columns(path, CAPTION_COLUMNS, required, columns, by_order=True)
         required = REQUIRED_COLUMNS if chosen is None else required
     chosen = chosen and {name: column for name, column in chosen.items() if name in (*required, "split")}
-    return iterate_rows(str(path), required, chosen, on_error, optional=("split",))
+    return tables.iterate_rows(str(path), required, chosen, on_error, optional=("split",))
 
 
 # -- rows -> samples
@@ -184,7 +174,7 @@ def _group_by_image(
     """Merge the captions of each image. Embedded images are yielded during reading, images with paths after all rows,
     because later rows may have more captions of an image."""
     inputs_only, counts, folders = required != REQUIRED_COLUMNS, Counter[str](), _image_folders(path)
-    order: list[SkippedRow | _Group] = []
+    order: list[tables.SkippedRow | _Group] = []
     by_path: dict[str, _Group] = {}
     embedded: _Group | None = None
 
@@ -207,7 +197,7 @@ def _group_by_image(
         if selected and split not in selected:
             continue
         if missing is not None:
-            order.append(SkippedRow(str(path), line, missing))
+            order.append(tables.SkippedRow(str(path), line, missing))
         if not captions or not image:
             continue
         group = (line, error_line, image, captions)
@@ -227,7 +217,7 @@ def _group_by_image(
         yield make_sample(*embedded)
     for item in order:
         try:
-            yield item if isinstance(item, SkippedRow) else make_sample(*item)
+            yield item if isinstance(item, tables.SkippedRow) else make_sample(*item)
         except DataError as error:
             on_error("missing", error)
 
@@ -251,7 +241,7 @@ def _parse_row(
     value = row.get("captions")
     items = value if isinstance(value, list) else [value]
     items = [item.get("raw", item.get("caption")) if isinstance(item, dict) else item for item in items]
-    read_text = partial(text_value, path, error_line or line, "captions", allow_numbers=False, allow_lists=False)
+    read_text = partial(tables.text_value, path, error_line or line, "captions", allow_numbers=False, allow_lists=False)
     captions = [" ".join(read_text(item).split()) for item in items]
     nonempty = [text for text in captions if text]
     if not image:
@@ -266,7 +256,7 @@ def _check_splits(path: Path, selected: Sequence[str], counts: Mapping[str, int]
     """Raise `DataError` if the file lacks a selected split, or if it has several splits and training selects none."""
     for split in selected:
         if split not in counts:
-            available = f"Available splits: {format_list(counts)}."
+            available = f"Available splits: {tables.format_list(counts)}."
             advice = available if counts else "No row has a value in the column 'split'."
             raise DataError(f"unknown split '{split}'.", path, advice=advice)
     known = all(name.lower() in (*SPLIT_FOLDERS, "restval") for name in counts)

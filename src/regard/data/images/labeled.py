@@ -30,23 +30,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data import file_samples
 from regard.data.file_discovery import CLASS_FILES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subfolder, match_files
-from regard.data.file_samples import (
-    FileKind,
-    FileSample,
-    read_folder,
-    read_table,
-    reject_split_folders,
-    resolve_file,
-    subfolder_names,
-)
 from regard.data.images.image_io import Color, read_mask
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text.files import Columns, ErrorHandler, raise_error, read_lines, split_parallel
 from regard.data.text.tables import SkippedRow, format_list, iterate_all
 from regard.errors import DataError, UnknownNameError
 
-IMAGE = FileKind("image", "image", IMAGE_SUFFIXES, ("images", "image", "rgb", "pictures", "img", "frames"))
+IMAGE = file_samples.FileKind("image", "image", IMAGE_SUFFIXES, ("images", "image", "rgb", "pictures", "img", "frames"))
 TARGET_FOLDERS = {
     "mask": ("masks", "mask", "annotations", "labels", "segmentation"),
     "depth": ("depth", "depths", "depth_maps"),
@@ -64,7 +56,7 @@ ImageIterator = Iterator["ImageSample | SkippedRow"]
 
 
 @dataclass(frozen=True, slots=True)
-class ImageSample(FileSample):
+class ImageSample(file_samples.FileSample):
     """An image file and its target."""
 
     target: str = ""  # path of the mask or depth map
@@ -82,11 +74,11 @@ def _read_entry(
         return _read_folder(entry, target)
 
     def make_sample(source: str, value: Any, line: int, content: bytes) -> ImageSample:
-        path, target_content = resolve_file(IMAGE, entry, line, value, target)
+        path, target_content = file_samples.resolve_file(IMAGE, entry, line, value, target)
         return ImageSample(source, "", entry, line, content, path, target_content)
 
     make = make_sample if target in TARGET_FOLDERS else partial(ImageSample, path=entry)
-    return read_table(IMAGE, entry, target, columns, on_error, make)
+    return file_samples.read_table(IMAGE, entry, target, columns, on_error, make)
 
 
 read_images, read_unlabeled = partial(_read_entry, "label"), partial(_read_entry, "")
@@ -113,7 +105,7 @@ def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
         return None
     folders = find_subfolder(folder, IMAGE.folders), find_subfolder(folder, TARGET_FOLDERS[target])
     if None in folders:
-        subfolders = subfolder_names(folder)
+        subfolders = file_samples.subfolder_names(folder)
         expected = f"'{IMAGE.folders[0]}' and '{TARGET_FOLDERS[target][0]}'"
         problem = f"expected the subfolders {expected}, found: {format_list(subfolders)}."
         parts = f" Or pass the splits: --data {entry}/{subfolders[0]} --valid …" if len(subfolders) > 1 else ""
@@ -128,7 +120,7 @@ def _read_folder(entry: str, target: str) -> ImageIterator:
     """Yield the images of a folder, with the subfolders as classes if the target is a label.
 
     Subfolders that are images with targets, or splits of the data instead of classes, raise `DataError`."""
-    names, expected = subfolder_names(entry), "classes" if target == "label" else "images"
+    names, expected = file_samples.subfolder_names(entry), "classes" if target == "label" else "images"
     lowered = {name.lower() for name in names}
     tasks = [task for name, task in TARGET_TASKS.items() if lowered & set(TARGET_FOLDERS[name])]
     image_folder = next((name for name in names if name.lower() in IMAGE.folders), None)
@@ -140,8 +132,8 @@ def _read_folder(entry: str, target: str) -> ImageIterator:
         problem = f"expected {expected}, found data for the task {' or '.join(tasks)} ({format_list(names)})."
         raise DataError(problem, entry, advice=advice)
     if expected == "classes":
-        reject_split_folders(entry, names)
-    yield from read_folder(IMAGE, entry, target == "label", partial(ImageSample, path=entry))
+        file_samples.reject_split_folders(entry, names)
+    yield from file_samples.read_folder(IMAGE, entry, target == "label", partial(ImageSample, path=entry))
 
 
 def _read_paired_folders(entry: str, images: str, targets: str, target: str, on_error: ErrorHandler) -> ImageIterator:

@@ -25,16 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data import file_samples
 from regard.data.file_discovery import IMAGE_SUFFIXES, walk_files
-from regard.data.file_samples import (
-    COLUMN_ALIASES,
-    FileKind,
-    FileSample,
-    read_folder,
-    read_table,
-    reject_split_folders,
-    subfolder_names,
-)
 from regard.data.images.image_io import cache_bytes
 from regard.data.images.labeled import ClassMap, file_classes, find_classes_above, with_void_values
 from regard.data.points.cloud import COLUMN_NAMES, DEFAULT_POINTS, PointCloud
@@ -46,7 +38,7 @@ from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_fo
 from regard.data.text.tables import SkippedRow, first_value, iterate_all
 from regard.errors import DataError, RegardError, UnknownNameError
 
-CLOUD = FileKind("point cloud", "cloud", CLOUD_SUFFIXES, ("clouds", "points", "scans", "meshes"))
+CLOUD = file_samples.FileKind("point cloud", "cloud", CLOUD_SUFFIXES, ("clouds", "points", "scans", "meshes"))
 ADVICE = {
     "classify": "Expected one folder per class, or a table with the columns 'cloud' (path) and 'label'.",
     "segment": (
@@ -59,7 +51,7 @@ COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)  # Names allowed in --columns for poin
 
 
 @dataclass(frozen=True, slots=True)
-class CloudSample(FileSample):
+class CloudSample(file_samples.FileSample):
     """A point cloud file with its label."""
 
     columns: tuple[tuple[str, str], ...] = ()  # column names in the file, from --columns
@@ -70,7 +62,7 @@ class CloudSample(FileSample):
         return read_cloud(source, num_points=num_points, columns=columns, location=self.location, name=self.source)
 
 
-CLOUD_COLUMNS = COLUMN_ALIASES["cloud"][:5]
+CLOUD_COLUMNS = file_samples.COLUMN_ALIASES["cloud"][:5]
 """Names of table columns that are always point clouds; the other aliases may be files of any kind."""
 CLOUD_ONLY_SUFFIXES = tuple(ending for ending in CLOUD_SUFFIXES if ending not in (".txt", ".csv", ".npy"))
 
@@ -90,7 +82,7 @@ def is_cloud_data(entry: str, columns: Columns = None) -> bool:
         return False
     names, kind = _column_names(path), file_format(path)
     # a column for files of any kind decides by its first value
-    unsure = [name for name in names if name.lower() in COLUMN_ALIASES["cloud"][len(CLOUD_COLUMNS) :]]
+    unsure = [name for name in names if name.lower() in file_samples.COLUMN_ALIASES["cloud"][len(CLOUD_COLUMNS) :]]
     return (
         any(name.lower() in CLOUD_COLUMNS for name in names)
         or any(file_format(first_value(path, name)) in CLOUD_ONLY_SUFFIXES for name in unsure)
@@ -128,18 +120,20 @@ def _read_entry(
             raise DataError(problem, entry, advice=advice)
         return (CloudSample(source, label, entry, number + 1) for number, source, label in recipe.clouds())
     if os.path.isdir(os.path.expanduser(entry)):
-        reject_split_folders(entry, subfolder_names(entry))
-        return read_folder(CLOUD, entry, task == "classify", partial(CloudSample, path=entry, columns=own))
+        file_samples.reject_split_folders(entry, file_samples.subfolder_names(entry))
+        return file_samples.read_folder(CLOUD, entry, task == "classify", partial(CloudSample, path=entry, columns=own))
     # the header of .txt and .csv decides between a table of point clouds and a point cloud
     kind = file_format(entry)
     if (
         target
         or "cloud" in columns
         or (kind in TABLE_SUFFIXES and kind != ".csv")
-        or any(name.lower() in COLUMN_ALIASES["cloud"] for name in _column_names(entry))
+        or any(name.lower() in file_samples.COLUMN_ALIASES["cloud"] for name in _column_names(entry))
     ):
         chosen = {name: column for name, column in columns.items() if name in ("cloud", target)} or None
-        return read_table(CLOUD, entry, target, chosen, on_error, partial(CloudSample, path=entry, columns=own))
+        return file_samples.read_table(
+            CLOUD, entry, target, chosen, on_error, partial(CloudSample, path=entry, columns=own)
+        )
     return iter([CloudSample(str(existing_file(entry)), "", entry, 1, columns=own)])
 
 

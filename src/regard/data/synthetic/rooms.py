@@ -16,24 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.points.cloud import PointCloud
-from regard.data.synthetic.solids import (
-    SEGMENTS,
-    Mesh,
-    RotationMode,
-    UniformFn,
-    arc,
-    box,
-    merge_meshes,
-    open_box,
-    random_generator,
-    rectangle,
-    revolve,
-    scan_mesh,
-    uniform_numbers,
-)
+from regard.data.synthetic import solids
 
 CLASSES: Final = ("floor", "wall", "table", "chair", "lamp")
-ROUND_SEGMENTS: Final = SEGMENTS // 3  # segments of round furniture, fewer because furniture is small
+ROUND_SEGMENTS: Final = solids.SEGMENTS // 3  # segments of round furniture, fewer because furniture is small
 MAX_TRIES: Final = 30  # attempts to find a free spot for an object
 WALL_PROBABILITY: Final = 0.8  # probability of a wall, because a scanner does not cover every side
 
@@ -51,16 +37,16 @@ class TableSpec(NamedTuple):
 class RoomBuilder:
     """Objects of a room centered at 0, with the floor at height 0."""
 
-    def __init__(self, chance: UniformFn) -> None:
+    def __init__(self, chance: solids.UniformFn) -> None:
         self.chance = chance
         self.wide, self.deep, self.high = chance(2.8, 5), chance(2.8, 5), chance(2.3, 3)
-        self.objects: list[tuple[str, Mesh]] = []  # class and mesh
+        self.objects: list[tuple[str, solids.Mesh]] = []  # class and mesh
         self.taken: list[tuple[float, float, float]] = []  # x, y and radius of the occupied circles on the floor
         self.tables: list[TableSpec] = []  # tables without a lamp on or above them
 
-    def build(self) -> list[tuple[str, Mesh]]:
+    def build(self) -> list[tuple[str, solids.Mesh]]:
         wide, deep, chance = self.wide, self.deep, self.chance
-        self.objects = [("floor", rectangle((-wide / 2, -deep / 2, 0), (wide, 0, 0), (0, deep, 0)))]
+        self.objects = [("floor", solids.rectangle((-wide / 2, -deep / 2, 0), (wide, 0, 0), (0, deep, 0)))]
         for number, (length, behind) in enumerate(((wide, deep), (deep, wide)) * 2):
             exists = chance(0, 1) < WALL_PROBABILITY or (number == 3 and len(self.objects) == 1)  # at least one wall
             wall = _wall_mesh(chance, length, self.high).translate((0, -behind / 2, 0))
@@ -132,7 +118,9 @@ class RoomBuilder:
             x, y = table.x + aside * math.cos(table.angle), table.y + aside * math.sin(table.angle)
             if kind < 0.75:
                 shade, top = _lampshade_mesh(chance, 0.2, chance(1.45, 1.8))
-                lamp = merge_meshes([shade, _pole_mesh(0.012, top, max(self.high, top + 0.2))]).translate((x, y, 0))
+                lamp = solids.merge_meshes([shade, _pole_mesh(0.012, top, max(self.high, top + 0.2))]).translate(
+                    (x, y, 0)
+                )
             else:
                 lamp = _standing_lamp_mesh(chance, (0.18, 0.35), (0.06, 0.1), (0.01, 0.02), 0.12, 0.025, 0.03)
                 lamp = lamp.translate((x, y, table.height))
@@ -142,42 +130,42 @@ class RoomBuilder:
 # -- meshes
 
 
-def _wall_mesh(chance: UniformFn, length: float, high: float) -> Mesh:
+def _wall_mesh(chance: solids.UniformFn, length: float, high: float) -> solids.Mesh:
     """Wall along x; with probability 0.5, the wall has a door or a window."""
     opens, door = chance(0, 1) < 0.5, chance(0, 1) < 0.5
     width, middle = chance(0.8, 1.1) if door else chance(0.8, 1.8), chance(-0.3, 0.3) * length
     low, top = (0.0, chance(1.9, 2.1)) if door else (chance(0.8, 1.1), chance(1.7, 2.1))
 
-    def part(left: float, right: float, bottom: float, upper: float) -> Mesh:
-        return rectangle((left, 0, bottom), (right - left, 0, 0), (0, 0, upper - bottom))
+    def part(left: float, right: float, bottom: float, upper: float) -> solids.Mesh:
+        return solids.rectangle((left, 0, bottom), (right - left, 0, 0), (0, 0, upper - bottom))
 
     half = length / 2
     if not opens:
         return part(-half, half, 0, high)
     left, right = max(middle - width / 2, -half), min(middle + width / 2, half)
     sides = [part(-half, left, 0, high), part(right, half, 0, high)]
-    return merge_meshes([*sides, part(left, right, top, high), part(left, right, 0, low)])
+    return solids.merge_meshes([*sides, part(left, right, top, high), part(left, right, 0, low)])
 
 
-def _disc_mesh(radius: float, bottom: float, top: float) -> Mesh:
+def _disc_mesh(radius: float, bottom: float, top: float) -> solids.Mesh:
     """Closed cylinder."""
-    return revolve([(0, bottom), (radius, bottom), (radius, top), (0, top)], ROUND_SEGMENTS)
+    return solids.revolve([(0, bottom), (radius, bottom), (radius, top), (0, top)], ROUND_SEGMENTS)
 
 
-def _pole_mesh(radius: float, bottom: float, top: float) -> Mesh:
+def _pole_mesh(radius: float, bottom: float, top: float) -> solids.Mesh:
     """Cylinder without its hidden ends."""
-    return revolve([(radius, bottom), (radius, top)], ROUND_SEGMENTS // 2)
+    return solids.revolve([(radius, bottom), (radius, top)], ROUND_SEGMENTS // 2)
 
 
-def _leg_meshes(across: float, along: float, thick: float, height: float) -> list[Mesh]:
+def _leg_meshes(across: float, along: float, thick: float, height: float) -> list[solids.Mesh]:
     return [
-        open_box((thick, thick, height)).translate((side * (across - thick) / 2, front * (along - thick) / 2, 0))
+        solids.open_box((thick, thick, height)).translate((side * (across - thick) / 2, front * (along - thick) / 2, 0))
         for side in (-1, 1)
         for front in (-1, 1)
     ]
 
 
-def _table_mesh(chance: UniformFn, table: TableSpec) -> Mesh:
+def _table_mesh(chance: solids.UniformFn, table: TableSpec) -> solids.Mesh:
     thick, slim, central, panels = chance(0.025, 0.06), chance(0.04, 0.09), chance(0, 1) < 0.5, chance(0, 1) < 0.25
     under = table.height - thick
     if table.is_round:
@@ -188,53 +176,53 @@ def _table_mesh(chance: UniformFn, table: TableSpec) -> Mesh:
         else:
             parts += _leg_meshes(0.6 * table.width, 0.6 * table.width, slim, under)
     else:
-        parts = [box((table.width, table.depth, thick)).translate((0, 0, under))]
+        parts = [solids.box((table.width, table.depth, thick)).translate((0, 0, under))]
         if panels:
-            panel = open_box((slim / 2, 0.9 * table.depth, under))
+            panel = solids.open_box((slim / 2, 0.9 * table.depth, under))
             parts += [panel.translate((side * (table.width / 2 - slim), 0, 0)) for side in (-1, 1)]
         else:
             parts += _leg_meshes(0.94 * table.width, 0.92 * table.depth, slim, under)
-    return merge_meshes(parts).rotate_z(table.angle).translate((table.x, table.y, 0))
+    return solids.merge_meshes(parts).rotate_z(table.angle).translate((table.x, table.y, 0))
 
 
-def _chair_mesh(chance: UniformFn) -> Mesh:
+def _chair_mesh(chance: solids.UniformFn) -> solids.Mesh:
     """Chair facing along x, with the backrest at negative x."""
     wide, deep, seat, thick = chance(0.38, 0.48), chance(0.38, 0.46), chance(0.42, 0.5), chance(0.02, 0.06)
     back, slim, swivel, slats = chance(0.32, 0.55), chance(0.025, 0.05), chance(0, 1) < 0.25, int(chance(1, 4))
     gap, rear = back / (2 * slats - 1), -deep / 2 + slim / 2
-    parts = [box((deep, wide, thick)).translate((0, 0, seat - thick))]
-    parts += [box((slim, wide, gap)).translate((rear, 0, seat + 2 * number * gap)) for number in range(slats)]
+    parts = [solids.box((deep, wide, thick)).translate((0, 0, seat - thick))]
+    parts += [solids.box((slim, wide, gap)).translate((rear, 0, seat + 2 * number * gap)) for number in range(slats)]
     if slats > 1:
-        post = open_box((slim, slim, back))
+        post = solids.open_box((slim, slim, back))
         parts += [post.translate((rear, side * (wide - slim) / 2, seat)) for side in (-1, 1)]
     if swivel:
         parts += [_pole_mesh(0.03, 0.04, seat - thick), _disc_mesh(chance(0.2, 0.28), 0.0, 0.04)]
     else:
         parts += _leg_meshes(deep, wide, slim, seat - thick)
-    return merge_meshes(parts)
+    return solids.merge_meshes(parts)
 
 
-def _lampshade_mesh(chance: UniformFn, size: float, bottom: float) -> tuple[Mesh, float]:
+def _lampshade_mesh(chance: solids.UniformFn, size: float, bottom: float) -> tuple[solids.Mesh, float]:
     """Lampshade (open cone or ball), and the height of its top."""
     wide, narrow, high, ball = size * chance(0.85, 1.15), chance(0.35, 0.9), size * chance(1, 1.6), chance(0, 1) < 0.3
     if ball:
         middle = bottom + wide
-        profile = [(radius, height + middle) for radius, height in arc(wide, -math.pi / 2, math.pi / 2, 10)]
-        return revolve(profile, ROUND_SEGMENTS), bottom + 2 * wide
-    return revolve([(wide, bottom), (narrow * wide, bottom + high)], ROUND_SEGMENTS), bottom + high
+        profile = [(radius, height + middle) for radius, height in solids.arc(wide, -math.pi / 2, math.pi / 2, 10)]
+        return solids.revolve(profile, ROUND_SEGMENTS), bottom + 2 * wide
+    return solids.revolve([(wide, bottom), (narrow * wide, bottom + high)], ROUND_SEGMENTS), bottom + high
 
 
 Range = tuple[float, float]
 
 
 def _standing_lamp_mesh(
-    chance: UniformFn, heights: Range, feet: Range, poles: Range, shade: float, base: float, inside: float
-) -> Mesh:
+    chance: solids.UniformFn, heights: Range, feet: Range, poles: Range, shade: float, base: float, inside: float
+) -> solids.Mesh:
     """Lamp with ranges of height, foot radius and pole radius, and sizes of shade, foot and the pole inside the shade."""
     top, radius = chance(*heights), chance(*feet)
     cover, _ = _lampshade_mesh(chance, shade, top)
     pole = _pole_mesh(chance(*poles), base, top + inside)
-    return merge_meshes([_disc_mesh(radius, 0.0, base), pole, cover])
+    return solids.merge_meshes([_disc_mesh(radius, 0.0, base), pole, cover])
 
 
 SEED: Final = 1986
@@ -244,21 +232,29 @@ POINT_DENSITY: Final = {"floor": 0.6, "wall": 0.4, "table": 1.0, "chair": 1.0, "
 SHADE_RANGE: Final = 0.06  # maximum color difference between the points of an object
 
 
-def sample_room(split: str, index: int) -> tuple[list[str], Mesh, NDArray[np.int64]]:
+def sample_room(split: str, index: int) -> tuple[list[str], solids.Mesh, NDArray[np.int64]]:
     """Class of each object in a room, the merged mesh, and the object index of each face."""
-    kinds, meshes = zip(*RoomBuilder(uniform_numbers(random_generator(SEED, split, index, 0))).build(), strict=True)
-    return list(kinds), merge_meshes(meshes), np.repeat(np.arange(len(meshes)), [len(mesh.faces) for mesh in meshes])
+    kinds, meshes = zip(
+        *RoomBuilder(solids.uniform_numbers(solids.random_generator(SEED, split, index, 0))).build(), strict=True
+    )
+    return (
+        list(kinds),
+        solids.merge_meshes(meshes),
+        np.repeat(np.arange(len(meshes)), [len(mesh.faces) for mesh in meshes]),
+    )
 
 
 def room_cloud(
-    split: str, index: int, points: int = 8192, noise: float = 0.01, holes: int = 3, turn: RotationMode = "up"
+    split: str, index: int, points: int = 8192, noise: float = 0.01, holes: int = 3, turn: solids.RotationMode = "up"
 ) -> PointCloud:
     """Labeled point cloud of a room with colors and normals; `noise` is in meters, and each hole removes some points."""
     kinds, mesh, face_object = sample_room(split, index)
     labels = np.array([CLASSES.index(kind) for kind in kinds])
     density = np.array([POINT_DENSITY[kind] for kind in kinds])[face_object]
-    generator = partial(random_generator, SEED, split, index)
-    coordinates, normals, faces = scan_mesh(mesh, density, points, noise, (holes, HOLE_FRACTIONS), turn, generator)
+    generator = partial(solids.random_generator, SEED, split, index)
+    coordinates, normals, faces = solids.scan_mesh(
+        mesh, density, points, noise, (holes, HOLE_FRACTIONS), turn, generator
+    )
     owner = face_object[faces]
     random = generator(5)  # one color per object, with a random shade per point
     colors = random.random((len(kinds), 3))[owner] + SHADE_RANGE * (2 * random.random((len(owner), 1)) - 1)

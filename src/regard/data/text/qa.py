@@ -17,21 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.reader import Reader, with_target
+from regard.data.text import tables
 from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import file_format, has_column_names
-from regard.data.text.tables import (
-    ColumnSpec,
-    SkippedRow,
-    find_columns,
-    find_missing,
-    iterate_all,
-    iterate_rows,
-    make_samples,
-    read_json_document,
-    read_records,
-    sample_inputs,
-    text_value,
-)
 from regard.errors import DataError
 
 REQUIRED_COLUMNS = ("question", "context")
@@ -74,28 +62,30 @@ class QASample:
 
 def read_qa(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
-) -> Iterator[QASample | SkippedRow]:
+) -> Iterator[QASample | tables.SkippedRow]:
     """Yield the questions of one file: SQuAD JSON, or rows with `question`, `context`, `answer` and optionally `start`,
     `id`, `title`.
 
     In JSON and Parquet, `answers` may be a text, {"text": …, "answer_start": …} as in SQuAD, or a list of either. With
     `inputs_only`, answers are not read."""
-    ColumnSpec(REQUIRED_COLUMNS, columns, COLUMNS[2:])  # raises for an unknown column choice
+    tables.ColumnSpec(REQUIRED_COLUMNS, columns, COLUMNS[2:])  # raises for an unknown column choice
     path = existing_file(entry)
-    document = read_json_document(path) if file_format(path) == ".json" else None
+    document = tables.read_json_document(path) if file_format(path) == ".json" else None
     if isinstance(document, dict):
         rows = _squad_rows(path, document, on_error)
     elif has_column_names(path):
-        rows = read_records(path, document, COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
+        rows = tables.read_records(path, document, COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
     else:
         aliases = {name: COLUMN_ALIASES[name] for name in COLUMNS}
-        chosen = find_columns(path, aliases, REQUIRED_COLUMNS, columns)
-        rows = iterate_rows(entry, REQUIRED_COLUMNS, chosen, on_error, optional=COLUMNS[2:], numeric=("start", "id"))
+        chosen = tables.find_columns(path, aliases, REQUIRED_COLUMNS, columns)
+        rows = tables.iterate_rows(
+            entry, REQUIRED_COLUMNS, chosen, on_error, optional=COLUMNS[2:], numeric=("start", "id")
+        )
 
     def report(kind: str, error: DataError) -> None:
         on_error("answer_not_in_context" if isinstance(error, AnswerNotFound) else kind, error)
 
-    return make_samples(rows, partial(_make_sample, path, entry, inputs_only), report)
+    return tables.make_samples(rows, partial(_make_sample, path, entry, inputs_only), report)
 
 
 class AnswerNotFound(DataError):
@@ -137,10 +127,10 @@ def _squad_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler)
                 yield number, {**values, "context": context, "title": title, "number": number}
 
 
-def _make_sample(path: Path, entry: str, inputs_only: bool, line: int, row: RawRow) -> QASample | SkippedRow:
+def _make_sample(path: Path, entry: str, inputs_only: bool, line: int, row: RawRow) -> QASample | tables.SkippedRow:
     error_line = None if "number" in row else line
     texts = {
-        name: text_value(path, line, name, row.get(name), allow_numbers=name == "id")
+        name: tables.text_value(path, line, name, row.get(name), allow_numbers=name == "id")
         for name in (*REQUIRED_COLUMNS, "id", "title")
     }
     question, context = texts["question"].strip(), texts["context"]
@@ -148,7 +138,7 @@ def _make_sample(path: Path, entry: str, inputs_only: bool, line: int, row: RawR
     if row.get("impossible") is not True and not inputs_only:
         answers = _parse_answers(path, error_line, row.get("answer"), row.get("start"))
     fields = {"question": question, "context": context.strip(), "answer": "".join(text for text, _ in answers)}
-    if (skipped := find_missing(entry, line, fields, ("answer",))) is not None:
+    if (skipped := tables.find_missing(entry, line, fields, ("answer",))) is not None:
         return skipped
     located = []
     for text, start in answers:
@@ -222,8 +212,8 @@ SPANS = Reader(
     unit="questions",
     columns=COLUMNS,
     sample_type=QASample,
-    samples=partial(iterate_all, read_qa, "questions", "Each row needs a question and a context."),
-    inputs=partial(sample_inputs, read_qa, lambda item: (item.question, item.context)),
+    samples=partial(tables.iterate_all, read_qa, "questions", "Each row needs a question and a context."),
+    inputs=partial(tables.sample_inputs, read_qa, lambda item: (item.question, item.context)),
     split_key=lambda sample: sample.split_key,
     contents=lambda sample: with_target((sample.question, sample.context), json.dumps([sample.answers, sample.starts])),
     texts=lambda sample: (sample.question, sample.context),

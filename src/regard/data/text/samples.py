@@ -13,27 +13,12 @@ from string import ascii_uppercase
 from typing import Any
 
 from regard.data.reader import Reader, with_target
+from regard.data.text import tables
 from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error, read_lines, split_parallel
 from regard.data.text.formats import Row, has_column_names, ignore_error, read_header
-from regard.data.text.tables import (
-    SIDES,
-    ColumnSpec,
-    InputIterator,
-    SkippedRow,
-    drop_invalid,
-    find_missing,
-    format_list,
-    iterate_all,
-    iterate_rows,
-    make_samples,
-    match_columns,
-    missing_column,
-    sample_inputs,
-    uses_positions,
-)
 from regard.errors import DataError
 
-PAIR_COLUMNS = (SIDES, ("anchor", "positive"), ("question", "answer"), ("text", "pair"), ("a", "b"))
+PAIR_COLUMNS = (tables.SIDES, ("anchor", "positive"), ("question", "answer"), ("text", "pair"), ("a", "b"))
 """Names of the two columns for contrastive training."""
 SIMILARITY_COLUMNS = ("label", "score", "similarity")  # A column of this name indicates that some pairs are negative
 LABELED_COLUMNS = ("text", "pair", "label", "labels")
@@ -99,7 +84,7 @@ class ChoiceSample:
 
 def read_pairs(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
-) -> Iterator[Pair | SkippedRow]:
+) -> Iterator[Pair | tables.SkippedRow]:
     """Yield the pairs of one file or of two parallel files 'SRC:TGT', and `SkippedRow` for rows with an empty side.
 
     Texts are unchanged, without normalization; only surrounding whitespace is removed. `columns` names the two columns by
@@ -107,18 +92,18 @@ def read_pairs(
     """
     sides = split_parallel(entry)
     if sides is None:
-        rows = iterate_rows(entry, SIDES, columns, on_error)
+        rows = tables.iterate_rows(entry, tables.SIDES, columns, on_error)
     else:
-        ColumnSpec(SIDES, columns)  # raises for an unknown column choice
+        tables.ColumnSpec(tables.SIDES, columns)  # raises for an unknown column choice
         source_file, target_file = map(existing_file, sides)
-        rows = drop_invalid(lambda report: _zip_files(source_file, target_file, report), on_error)
+        rows = tables.drop_invalid(lambda report: _zip_files(source_file, target_file, report), on_error)
 
-    def make_pair(line: int, row: dict[str, str]) -> Pair | SkippedRow:
+    def make_pair(line: int, row: dict[str, str]) -> Pair | tables.SkippedRow:
         source, target = row["source"].strip(), row["target"].strip()
-        skipped = None if source and target else find_missing(entry, line, {"source": source, "target": target})
+        skipped = None if source and target else tables.find_missing(entry, line, {"source": source, "target": target})
         return skipped or Pair(source, target, entry, line)
 
-    return make_samples(rows, make_pair, on_error)
+    return tables.make_samples(rows, make_pair, on_error)
 
 
 def _zip_files(source: Path, target: Path, on_error: ErrorHandler) -> Iterator[Row]:
@@ -141,26 +126,26 @@ def _zip_files(source: Path, target: Path, on_error: ErrorHandler) -> Iterator[R
 
 def read_sources(
     entry: str, columns: Columns, on_error: ErrorHandler, aliases: tuple[str, ...] = ("source",)
-) -> InputIterator:
+) -> tables.InputIterator:
     """Yield source texts: the first of two columns without a header, else the column with one of the `aliases`."""
-    ColumnSpec(("source",), columns, ("target", "text"))  # raises for an unknown column choice
+    tables.ColumnSpec(("source",), columns, ("target", "text"))  # raises for an unknown column choice
     names = read_header(entry)
     column = (columns or {}).get("source") or (columns or {}).get("text")
-    chosen = match_columns(names, {"source": aliases}, {"source": column} if column else None)
-    by_order = not chosen and len(names) == len(SIDES) and not has_column_names(entry)
-    for line, row in iterate_rows(entry, SIDES if by_order else ("source",), chosen or None, on_error):
+    chosen = tables.match_columns(names, {"source": aliases}, {"source": column} if column else None)
+    by_order = not chosen and len(names) == len(tables.SIDES) and not has_column_names(entry)
+    for line, row in tables.iterate_rows(entry, tables.SIDES if by_order else ("source",), chosen or None, on_error):
         yield line, row["source"].strip() or None
 
 
 def read_positive_pairs(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
-) -> Iterator[Pair | SkippedRow]:
+) -> Iterator[Pair | tables.SkippedRow]:
     """Yield the pairs of one file, whose columns may have any names of `PAIR_COLUMNS`, or of two parallel files."""
     if columns or split_parallel(entry) is not None:
         return read_pairs(entry, columns, on_error)
     names = {name.lower(): name for name in read_header(entry)}
-    sides = next((sides for sides in PAIR_COLUMNS if set(sides) <= names.keys()), SIDES)
-    found = {side: names.get(name, name) for side, name in zip(SIDES, sides, strict=True)}
+    sides = next((sides for sides in PAIR_COLUMNS if set(sides) <= names.keys()), tables.SIDES)
+    found = {side: names.get(name, name) for side, name in zip(tables.SIDES, sides, strict=True)}
     label = next((name for name in SIMILARITY_COLUMNS if name in names), None)
     if label is not None and set(sides) <= names.keys():
         choices = " ".join(f"{side}={name}" for side, name in found.items())
@@ -169,18 +154,18 @@ def read_positive_pairs(
             entry,
             advice=f"Keep only the positive rows and pass --columns {choices}.",
         )
-    return read_pairs(entry, None if sides == SIDES else found, on_error)
+    return read_pairs(entry, None if sides == tables.SIDES else found, on_error)
 
 
 # -- labeled texts
 
 
-def iterate_labeled(data: Sequence[str], columns: Columns = None) -> Iterator[LabeledText | SkippedRow]:
+def iterate_labeled(data: Sequence[str], columns: Columns = None) -> Iterator[LabeledText | tables.SkippedRow]:
     """Yield the labeled texts of all files and patterns in input order; raise `DataError` if single-label and multi-label
     files are mixed."""
     first: LabeledText | None = None
     advice = "Each row needs a text and a label."
-    for item in iterate_all(read_labeled, "texts", advice, data, columns):
+    for item in tables.iterate_all(read_labeled, "texts", advice, data, columns):
         if isinstance(item, LabeledText):
             first = first or item
             if (item.label_set is None) != (first.label_set is None):
@@ -194,20 +179,20 @@ def iterate_labeled(data: Sequence[str], columns: Columns = None) -> Iterator[La
 
 def read_labeled(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
-) -> Iterator[LabeledText | SkippedRow]:
+) -> Iterator[LabeledText | tables.SkippedRow]:
     """Yield the labeled texts of one file with columns `text`, `label` and optionally `pair`.
 
     The only text column next to `label` may have any name. Multi-label data has a column `labels`: a list, or labels
     separated by |; a list in `label` is also accepted. In a table of two columns without a header, the text is first. Only
     surrounding whitespace is removed from texts. With `inputs_only`, labels are not read and may be missing."""
-    ColumnSpec(("text", "label"), columns, ("pair", "labels"))  # raises for an unknown column choice
+    tables.ColumnSpec(("text", "label"), columns, ("pair", "labels"))  # raises for an unknown column choice
     if columns is not None and {"label", "labels"} <= columns.keys():
         advice = "Use labels=NAME for texts with several labels."
         raise DataError("--columns accepts either label or labels, not both.", entry, advice=advice)
     required, chosen = _labeled_columns(entry, columns, inputs_only)
-    rows = iterate_rows(entry, required, chosen, on_error, optional=("pair",), numeric=("label", "labels"))
+    rows = tables.iterate_rows(entry, required, chosen, on_error, optional=("pair",), numeric=("label", "labels"))
 
-    def make_sample(line: int, row: Mapping[str, Any]) -> LabeledText | SkippedRow:
+    def make_sample(line: int, row: Mapping[str, Any]) -> LabeledText | tables.SkippedRow:
         value = "" if inputs_only else row["labels"] if "labels" in row else row["label"].strip()
         label_set: tuple[str, ...] | None = None
         if "labels" in row:
@@ -216,20 +201,22 @@ def read_labeled(
             value = ", ".join(sorted(label_set))
         text, second = row["text"].strip(), row.get("pair", "").strip()
         optional = ["second text"] * ("pair" not in row) + ["label"] * (inputs_only or label_set is not None)
-        skipped = find_missing(entry, line, {"text": text, "second text": second, "label": value}, optional)
+        skipped = tables.find_missing(entry, line, {"text": text, "second text": second, "label": value}, optional)
         return skipped or LabeledText(text, second, value, entry, line, label_set)
 
-    return make_samples(rows, make_sample, on_error)
+    return tables.make_samples(rows, make_sample, on_error)
 
 
 def _labeled_columns(entry: str, columns: Columns, inputs_only: bool) -> tuple[tuple[str, ...], Columns]:
     """Required columns, and the column names in the file: as chosen by the user, else detected; None: by column order."""
     names = read_header(entry)
-    chosen = match_columns(names, {name: (name,) for name in LABELED_COLUMNS}, columns)
+    chosen = tables.match_columns(names, {name: (name,) for name in LABELED_COLUMNS}, columns)
     if "label" in chosen and "labels" not in (columns or {}):
         chosen.pop("labels", None)
         if has_column_names(entry):  # a column of one label may have lists
-            rows = iterate_rows(entry, ("labels",), {"labels": chosen["label"]}, ignore_error, numeric=("labels",))
+            rows = tables.iterate_rows(
+                entry, ("labels",), {"labels": chosen["label"]}, ignore_error, numeric=("labels",)
+            )
             if any(isinstance(row["labels"], list) for _, row in islice(rows, PROBE_ROWS)):
                 chosen["labels"] = chosen["label"]
     label = "labels" if "labels" in chosen else "label"
@@ -241,9 +228,9 @@ def _labeled_columns(entry: str, columns: Columns, inputs_only: bool) -> tuple[t
         if label not in chosen and not (has_column_names(entry) and len(others) == 1):
             # a table without a header, possibly with labels
             return ("text", "label") if len(names) == 2 and not columns else ("text",), columns
-        if not uses_positions(chosen, names):
+        if not tables.uses_positions(chosen, names):
             if len(others) != 1:
-                advice = f"Pass --columns text=NAME, and pair=NAME for a second text (available: {format_list(names)})."
+                advice = f"Pass --columns text=NAME, and pair=NAME for a second text (available: {tables.format_list(names)})."
                 raise DataError("no column is named 'text'.", entry, 1, advice)
             chosen["text"] = others[0]
     required = ("text",) if inputs_only else ("text", label)
@@ -260,7 +247,7 @@ def _renamed_columns(chosen: Mapping[str, str]) -> dict[str, str]:
 
 def read_questions(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
-) -> Iterator[ChoiceSample | SkippedRow]:
+) -> Iterator[ChoiceSample | tables.SkippedRow]:
     """Yield the questions of one file. `choices` is a list, or columns choice0, choice1, …; `label` is the index of the
     correct choice from 0, its letter, or its text.
 
@@ -275,14 +262,14 @@ def read_questions(
         name for name in names if name != "question" and not (CHOICE_COLUMN.fullmatch(name) and int(name[6:]) > 1)
     )
     by_text = (chosen or {}).get("label") == "answer"
-    rows = iterate_rows(entry, needed, chosen, on_error, optional=tuple(names), numeric=("label",))
-    return make_samples(rows, lambda line, row: _make_question(entry, line, row, by_text, inputs_only), on_error)
+    rows = tables.iterate_rows(entry, needed, chosen, on_error, optional=tuple(names), numeric=("label",))
+    return tables.make_samples(rows, lambda line, row: _make_question(entry, line, row, by_text, inputs_only), on_error)
 
 
 def _question_columns(entry: str, columns: Columns) -> tuple[list[str], dict[str, str] | None]:
     """Columns to read, and the column names in the file."""
     names = read_header(entry)
-    chosen = match_columns(names, {name: (name,) for name in (*QUESTION_COLUMNS, "answer")}, columns)
+    chosen = tables.match_columns(names, {name: (name,) for name in (*QUESTION_COLUMNS, "answer")}, columns)
     question = ["question"]
     choice_columns = [name for name in names if CHOICE_COLUMN.fullmatch(name.lower())]
     choice_columns = choice_columns or [name for name in chosen if CHOICE_COLUMN.fullmatch(name)]
@@ -302,16 +289,16 @@ def _question_columns(entry: str, columns: Columns) -> tuple[list[str], dict[str
             advice = "Number the choice columns from choice0, because labels also start at 0."
             problem = f"expected 'choice0' as the first choice column, got '{columns_to_read[2]}'."
             raise DataError(problem, entry, 1, advice)
-    if chosen and not uses_positions(chosen, names):
+    if chosen and not tables.uses_positions(chosen, names):
         for name, form in (("context", ""), (columns_to_read[2], " (a list), and none is named choice0, choice1, …")):
             if name not in chosen:
-                raise missing_column(entry, name, names, form)
+                raise tables.missing_column(entry, name, names, form)
     return [*columns_to_read, *question], _renamed_columns(chosen) if chosen else None
 
 
 def _make_question(
     path: str, line: int, row: Mapping[str, Any], by_text: bool, inputs_only: bool
-) -> ChoiceSample | SkippedRow:
+) -> ChoiceSample | tables.SkippedRow:
     context, label = row["context"].strip(), "" if inputs_only else row["label"].strip()
     question = row.get("question", "").strip()
     listed = row.get("choices", [value for name, value in row.items() if CHOICE_COLUMN.fullmatch(name)])
@@ -321,7 +308,7 @@ def _make_question(
     while choices and not choices[-1] and "choices" not in row:
         choices.pop()  # empty cells of rows with fewer choices
     fields = {"context": context or question, "label": label, "choices": " ".join(choices).strip()}
-    if (skipped := find_missing(path, line, fields, ["label"] * inputs_only)) is not None:
+    if (skipped := tables.find_missing(path, line, fields, ["label"] * inputs_only)) is not None:
         return skipped
     if len(choices) < 2:
         raise DataError("expected at least 2 choices, got 1.", path, line)
@@ -344,9 +331,9 @@ def _make_question(
 
 PAIRS = Reader(
     unit="pairs",
-    columns=SIDES,
+    columns=tables.SIDES,
     sample_type=Pair,
-    samples=partial(iterate_all, read_pairs, "pairs", "Each row needs two texts."),
+    samples=partial(tables.iterate_all, read_pairs, "pairs", "Each row needs two texts."),
     inputs=read_sources,
     split_key=lambda pair: pair.source,
     contents=lambda pair: (pair.source, pair.target),
@@ -354,7 +341,7 @@ PAIRS = Reader(
 )
 SIMILAR_PAIRS = replace(
     PAIRS,
-    samples=partial(iterate_all, read_positive_pairs, "pairs", "Each row needs two texts."),
+    samples=partial(tables.iterate_all, read_positive_pairs, "pairs", "Each row needs two texts."),
     inputs=partial(read_sources, aliases=tuple(first for first, _ in PAIR_COLUMNS)),
 )
 """Pairs of similar texts for embeddings."""
@@ -365,7 +352,7 @@ LABELED = Reader(
     columns=LABELED_COLUMNS,
     sample_type=LabeledText,
     samples=iterate_labeled,
-    inputs=partial(sample_inputs, read_labeled, lambda item: item.texts if item.text_pair else item.text),
+    inputs=partial(tables.sample_inputs, read_labeled, lambda item: item.texts if item.text_pair else item.text),
     split_key=lambda sample: f"{sample.text}\0{sample.text_pair}",
     contents=lambda sample: with_target(
         sample.texts, sample.label if sample.label_set is None else json.dumps(sorted(sample.label_set))
@@ -378,12 +365,12 @@ QUESTIONS = Reader(
     columns=QUESTION_COLUMNS,
     sample_type=ChoiceSample,
     samples=partial(
-        iterate_all,
+        tables.iterate_all,
         read_questions,
         "questions",
         "Each row needs a context, choices and the label of the correct choice.",
     ),
-    inputs=partial(sample_inputs, read_questions, lambda item: item),
+    inputs=partial(tables.sample_inputs, read_questions, lambda item: item),
     split_key=lambda sample: "\0".join(sample.texts),
     contents=lambda sample: with_target(sample.texts, str(sample.label)),
     texts=lambda sample: sample.texts,

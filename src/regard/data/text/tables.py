@@ -13,25 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.text.files import (
-    Columns,
-    ErrorHandler,
-    existing_file,
-    expand_patterns,
-    raise_error,
-    read_blocks,
-    read_lines,
-)
-from regard.data.text.formats import (
-    ColumnPath,
-    Row,
-    TableFormat,
-    find_format,
-    has_column_names,
-    ignore_error,
-    is_text,
-    read_header,
-)
+from regard.data.text import files, formats
 from regard.errors import DataError, RegardError, UnknownColumnError, UnknownNameError
 
 T = TypeVar("T")
@@ -59,7 +41,7 @@ class ColumnSpec:
     """Columns required by a task, and the column names chosen by the user (--columns)."""
 
     required: tuple[str, ...]  # columns of every row
-    overrides: Columns = None  # names in the file of renamed columns; None: column order may be used
+    overrides: files.Columns = None  # names in the file of renamed columns; None: column order may be used
     optional: tuple[str, ...] = ()  # columns that may be missing
     numeric: tuple[str, ...] = ()  # columns that may contain numbers, which are returned as text
 
@@ -87,7 +69,9 @@ class ColumnSpec:
         return " ".join(f"{name}={place}" for place, name in enumerate(self.required))
 
 
-def match_columns(names: Iterable[str], aliases: Mapping[str, Sequence[str]], overrides: Columns) -> dict[str, str]:
+def match_columns(
+    names: Iterable[str], aliases: Mapping[str, Sequence[str]], overrides: files.Columns
+) -> dict[str, str]:
     """Column names in the file: as chosen by the user, else the first unused alias, ignoring case.
 
     No alias is used if the user chose positions, because the file has no header."""
@@ -115,18 +99,18 @@ def find_columns(
     path: Path | str,
     aliases: Mapping[str, Sequence[str]],
     required: Sequence[str],
-    overrides: Columns,
+    overrides: files.Columns,
     by_order: bool = False,
 ) -> dict[str, str] | None:
     """Column names in the file, as `match_columns`; raise `DataError` for a missing column.
 
     With `by_order`, None for a table without any usual name, which has no header."""
-    names = read_header(path)
+    names = formats.read_header(path)
     chosen = match_columns(names, aliases, overrides)
     missing = next((name for name in required if name not in chosen), None)
     if missing is None or uses_positions(chosen, names):
         return chosen
-    if by_order and not chosen and not has_column_names(path):
+    if by_order and not chosen and not formats.has_column_names(path):
         return None
     raise missing_column(path, missing, names)
 
@@ -170,11 +154,11 @@ def _shorten(name: str) -> str:
 def iterate_rows(
     entry: str,
     required: tuple[str, ...],
-    columns: Columns = None,
-    on_error: ErrorHandler = raise_error,
+    columns: files.Columns = None,
+    on_error: files.ErrorHandler = files.raise_error,
     optional: tuple[str, ...] = (),
     numeric: tuple[str, ...] = (),
-) -> Iterator[Row]:
+) -> Iterator[formats.Row]:
     """Line numbers and values of the `required` and `optional` columns of one file.
 
     `columns` maps a column to its name in the file, for example {"source": "en"}, or to its position from 0 in a table
@@ -186,8 +170,8 @@ def iterate_rows(
     Blank lines and nulls become empty values. Invalid rows are skipped if `on_error` does not raise. A missing file raises
     at once; the content is checked during iteration."""
     spec = ColumnSpec(required, columns, tuple(name for name in optional if name not in required), numeric)
-    path = existing_file(entry)
-    form = find_format(path, PARALLEL_HINT if required == SIDES else "")
+    path = files.existing_file(entry)
+    form = formats.find_format(path, PARALLEL_HINT if required == SIDES else "")
     if form.schema is not None:
         return _typed_rows(path, form, spec)
     select = _select_values if form.is_named else _select_cells
@@ -195,7 +179,7 @@ def iterate_rows(
     return rows if form.is_named or columns is not None else _reject_header(path, rows, spec, on_error)
 
 
-def drop_invalid(make_rows: Callable[[ErrorHandler], Iterable[T]], on_error: ErrorHandler) -> Iterator[T]:
+def drop_invalid(make_rows: Callable[[files.ErrorHandler], Iterable[T]], on_error: files.ErrorHandler) -> Iterator[T]:
     """Yield rows without invalid rows: after each error the reader yields a placeholder row, which is dropped."""
     errors: list[str] = []
 
@@ -209,7 +193,9 @@ def drop_invalid(make_rows: Callable[[ErrorHandler], Iterable[T]], on_error: Err
         errors.clear()
 
 
-def _reject_header(path: Path, rows: Iterator[Row], spec: ColumnSpec, on_error: ErrorHandler) -> Iterator[Row]:
+def _reject_header(
+    path: Path, rows: Iterator[formats.Row], spec: ColumnSpec, on_error: files.ErrorHandler
+) -> Iterator[formats.Row]:
     """Yield all rows. A first row with one word per column above rows of sentences is reported, because a header would
     become training data."""
     first = list(islice(rows, 50))
@@ -227,8 +213,8 @@ def _reject_header(path: Path, rows: Iterator[Row], spec: ColumnSpec, on_error: 
 
 
 def _select_cells(
-    path: Path, rows: Iterator[tuple[int, list[str]]], spec: ColumnSpec, on_error: ErrorHandler
-) -> Iterator[Row]:
+    path: Path, rows: Iterator[tuple[int, list[str]]], spec: ColumnSpec, on_error: files.ErrorHandler
+) -> Iterator[formats.Row]:
     width, places = 0, dict.fromkeys(spec.required, 0)
     for line, cells in rows:
         if not any(map(str.strip, cells)):
@@ -279,8 +265,8 @@ def _locate_columns(path: Path, line: int, names: list[str], spec: ColumnSpec) -
 
 
 def _select_values(
-    path: Path, records: Iterator[tuple[int, dict[str, Any] | None]], spec: ColumnSpec, on_error: ErrorHandler
-) -> Iterator[Row]:
+    path: Path, records: Iterator[tuple[int, dict[str, Any] | None]], spec: ColumnSpec, on_error: files.ErrorHandler
+) -> Iterator[formats.Row]:
     """Yield the texts of JSON objects; a chosen column missing in the first object raises `UnknownColumnError`."""
     is_first, required = True, spec.find().values()
     for line, record in records:
@@ -329,11 +315,11 @@ def text_value(
     return value
 
 
-def _typed_rows(path: Path, form: TableFormat, spec: ColumnSpec) -> Iterator[Row]:
+def _typed_rows(path: Path, form: formats.TableFormat, spec: ColumnSpec) -> Iterator[formats.Row]:
     """Yield the texts of a file with a schema, which decides whether columns are supported."""
     schema = form.schema(path) if form.schema is not None else ()
     columns = _typed_columns(path, schema, spec)
-    for number, record in form.read(path, raise_error, list(dict.fromkeys(columns.values()))):
+    for number, record in form.read(path, files.raise_error, list(dict.fromkeys(columns.values()))):
         row = {name: record[column[-1]] for name, column in columns.items()}
         for name, value in row.items():
             if not isinstance(value, str):
@@ -341,16 +327,16 @@ def _typed_rows(path: Path, form: TableFormat, spec: ColumnSpec) -> Iterator[Row
         yield number, row
 
 
-def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, ColumnPath]:
+def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, formats.ColumnPath]:
     """Columns in the file, or fields of the struct column with translations."""
     from pyarrow import types
 
     kinds = {field.name: field.type for field in schema}
-    outer: ColumnPath = ()
+    outer: formats.ColumnPath = ()
     is_nested = TRANSLATION_COLUMN in kinds and types.is_struct(kinds[TRANSLATION_COLUMN])
     if is_nested and not any(name in kinds for name in spec.find().values()):
         outer, kinds = (TRANSLATION_COLUMN,), {field.name: field.type for field in kinds[TRANSLATION_COLUMN]}
-    texts = [name for name, kind in kinds.items() if is_text(kind)]
+    texts = [name for name, kind in kinds.items() if formats.is_text(kind)]
     advice = f"{spec.choose_hint} (available: {format_list(texts)})."
     if spec.overrides is None and not set(spec.required) <= kinds.keys():
         if len(texts) == len(spec.required) and not outer:  # struct fields are often sorted, so order is not used
@@ -366,7 +352,7 @@ def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, Colum
         if name.endswith("s") and (types.is_list(kind) or types.is_large_list(kind)):
             kind = kind.value_type
         is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-        if not (is_text(kind) or (is_number and name in spec.numeric)):
+        if not (formats.is_text(kind) or (is_number and name in spec.numeric)):
             problem = f"expected text in column '{column}', got {kinds[column]}."
             raise DataError(problem, path, advice=advice if texts else "The file has no text columns.")
     return {name: (*outer, column) for name, column in columns.items()}
@@ -375,7 +361,9 @@ def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, Colum
 def first_value(entry: str, column: str) -> str:
     """First value of a column; empty if the file cannot be read."""
     try:
-        _, row = next(iterate_rows(entry, ("value",), {"value": column}, ignore_error, numeric=("value",)), (0, {}))
+        _, row = next(
+            iterate_rows(entry, ("value",), {"value": column}, formats.ignore_error, numeric=("value",)), (0, {})
+        )
     except (RegardError, OSError):
         return ""
     return str(row.get("value") or "")
@@ -388,14 +376,14 @@ def read_json_document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
     """Content of a .json file with one document; None for a file with one object per line.
 
     The file is JSONL if the first line is an object without any of `keys`; otherwise the whole file is loaded."""
-    first = next((text for _, text in read_lines(path) if text.strip()), "")
+    first = next((text for _, text in files.read_lines(path) if text.strip()), "")
     try:
         content = json.loads(first)
         return content if isinstance(content, list) or any(key in content for key in keys) else None
     except (ValueError, RecursionError, TypeError):
         pass  # the document has more lines
     try:
-        return json.loads("".join(text for _, text in read_blocks(path)))
+        return json.loads("".join(text for _, text in files.read_blocks(path)))
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise DataError(f"invalid JSON: {error}.", path, line, "To find the error, run: jq . FILE") from error
@@ -406,16 +394,16 @@ def read_records(
     document: list[Any] | None,
     aliases: Mapping[str, Sequence[str]],
     required: Sequence[str],
-    overrides: Columns,
-    on_error: ErrorHandler,
-) -> Iterator[Row]:
+    overrides: files.Columns,
+    on_error: files.ErrorHandler,
+) -> Iterator[formats.Row]:
     """Yield the nested values of JSON objects or Parquet rows under the names of `aliases`.
 
     The records are the items of the `document`, or of the file if None. Invalid lines and records without a required value
     are skipped if `on_error` does not raise; empty records stay empty."""
     records: Iterable[tuple[int, Any]] = enumerate(document or (), start=1)
     if document is None:
-        rows = drop_invalid(lambda report: find_format(path).read(path, report, ()), on_error)
+        rows = drop_invalid(lambda report: formats.find_format(path).read(path, report, ()), on_error)
         records = ((number, record or {}) for number, record in rows)
     seen: set[str] = set()
     for line, record in records:
@@ -441,14 +429,14 @@ def read_records(
 
 
 def iterate_all(
-    read: Callable[[str, Columns], Iterator[T | SkippedRow]],
+    read: Callable[[str, files.Columns], Iterator[T | SkippedRow]],
     unit: str,
     advice: str,
     data: Sequence[str],
-    columns: Columns = None,
+    columns: files.Columns = None,
 ) -> Iterator[T | SkippedRow]:
     """Yield the samples of all files and patterns in input order; raise `DataError` if there is no sample."""
-    entries = expand_patterns(data)
+    entries = files.expand_patterns(data)
     if not entries:
         raise DataError("No data given.", advice="Pass at least one file.")
     count = skipped = 0
@@ -472,7 +460,7 @@ def iterate_all(
 def make_samples(
     rows: Iterable[tuple[int, Any]],
     make: Callable[[int, Any], T | SkippedRow],
-    on_error: ErrorHandler,
+    on_error: files.ErrorHandler,
     error_kind: str = "format",
 ) -> Iterator[T | SkippedRow]:
     """Yield `make(line, row)` of all rows, except empty rows (skipped without a reason) at the end of the file.
@@ -496,7 +484,7 @@ def make_samples(
 
 def drop_trailing_blanks(items: Iterable[T | SkippedRow]) -> Iterator[T | SkippedRow]:
     """Yield samples and skipped rows, except empty rows at the end of the file."""
-    return make_samples(enumerate(items), lambda number, item: item, raise_error)
+    return make_samples(enumerate(items), lambda number, item: item, files.raise_error)
 
 
 def find_missing(path: str, line: int, fields: Mapping[str, str], optional: Sequence[str] = ()) -> SkippedRow | None:
@@ -508,7 +496,7 @@ def find_missing(path: str, line: int, fields: Mapping[str, str], optional: Sequ
     return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {present[:60]}" if present else "")
 
 
-def read_text_column(entry: str, columns: Columns, on_error: ErrorHandler) -> InputIterator:
+def read_text_column(entry: str, columns: files.Columns, on_error: files.ErrorHandler) -> InputIterator:
     """Yield line numbers and the column `text`, unchanged; None for an empty row."""
     for line, row in iterate_rows(entry, ("text",), columns, on_error):
         yield line, row["text"] if row["text"].strip() else None
@@ -518,8 +506,8 @@ def sample_inputs(
     read: Callable[..., Iterable[Any]],
     convert: Callable[[Any], Any],
     entry: str,
-    columns: Columns,
-    on_error: ErrorHandler,
+    columns: files.Columns,
+    on_error: files.ErrorHandler,
 ) -> InputIterator:
     """Yield line numbers and inputs of prediction, converted from samples without labels: partly empty rows are reported,
     and empty rows are None."""

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from regard.data.reader import Reader, with_target
+from regard.data.text import tables
 from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error, read_lines
 from regard.data.text.formats import (
     ALL_TABLE_SUFFIXES,
@@ -45,21 +46,6 @@ from regard.data.text.formats import (
     read_header,
     read_schema,
     unsupported_type,
-)
-from regard.data.text.tables import (
-    ColumnSpec,
-    SkippedRow,
-    check_positions,
-    count_columns,
-    find_columns,
-    find_missing,
-    format_list,
-    is_position,
-    iterate_all,
-    iterate_rows,
-    make_samples,
-    require_columns,
-    sample_inputs,
 )
 from regard.errors import DataError, RegardError
 
@@ -101,13 +87,13 @@ class TaggedSentence:
 
 def read_tagged(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
-) -> Iterator[TaggedSentence | SkippedRow]:
+) -> Iterator[TaggedSentence | tables.SkippedRow]:
     """Yield the sentences of one file.
 
     In CoNLL format the word is the first column and the tag the last, unless `columns` gives other positions. Tables, JSON
     and Parquet have columns `words` (or `tokens`) and `tags` (or `ner_tags`, `labels`): lists, or texts split at spaces.
     With `inputs_only`, tags are not read and may be missing."""
-    ColumnSpec(COLUMNS, columns)  # raises for an unknown column choice
+    tables.ColumnSpec(COLUMNS, columns)  # raises for an unknown column choice
     path = existing_file(entry)
     kind = file_format(path)
     if kind in (*CONLL_SUFFIXES, *TAB_SUFFIXES):
@@ -139,13 +125,13 @@ def _find_sentences(path: Path, columns: Columns) -> tuple[tuple[int, str] | Non
     )
     rows = list(islice(lines, _PROBE_LINES))
     word_choice, tag_choice = (columns or {}).get("words", "0"), (columns or {}).get("tags", "")
-    position = int(word_choice) if is_position(word_choice) else 0
+    position = int(word_choice) if tables.is_position(word_choice) else 0
     cells_of_words = [(line, cells[position]) for line, text, cells in rows if position < len(cells) and text[0] != "#"]
     sentences = [(line, cell) for line, cell in cells_of_words if " " in cell]
     first = sentences[0] if 2 * len(sentences) > len(cells_of_words) else None
     names = [cell.lower() for cell in rows[0][2]] if rows else []
     position = next((names.index(name) for name in (tag_choice.lower(), *TAG_COLUMNS) if name in names), -1)
-    position = int(tag_choice) if is_position(tag_choice) else position
+    position = int(tag_choice) if tables.is_position(tag_choice) else position
     return first, any(" " in cells[position] for _, _, cells in rows if position < len(cells))
 
 
@@ -175,9 +161,9 @@ def _check_tags(path: str, first_seen: dict[bool, tuple[int, str]], tags: Iterab
 
 def _read_table(
     entry: str, path: Path, columns: Columns, on_error: ErrorHandler, inputs_only: bool
-) -> Iterator[TaggedSentence | SkippedRow]:
+) -> Iterator[TaggedSentence | tables.SkippedRow]:
     required = ("words",) if inputs_only else COLUMNS
-    chosen = find_columns(path, COLUMN_ALIASES, required, columns, by_order=True)
+    chosen = tables.find_columns(path, COLUMN_ALIASES, required, columns, by_order=True)
     names: Sequence[str] = ()
     if inputs_only and chosen is None and len(read_header(path)) == len(COLUMNS):
         required = COLUMNS
@@ -190,15 +176,15 @@ def _read_table(
             _reject_numeric_tags(path, tag_column)
     first_seen: dict[bool, tuple[int, str]] = {}
 
-    def make_sentence(line: int, row: dict[str, Any]) -> TaggedSentence | SkippedRow:
+    def make_sentence(line: int, row: dict[str, Any]) -> TaggedSentence | tables.SkippedRow:
         words = _split_items(row["words"])
         if inputs_only:
             words = [word for word in words if word.strip()]
-            return TaggedSentence(tuple(words), (), entry, line) if words else SkippedRow(entry, line)
+            return TaggedSentence(tuple(words), (), entry, line) if words else tables.SkippedRow(entry, line)
         tags = _split_items(row["tags"])
         if not words or not tags:
-            skipped = find_missing(entry, line, {"words": " ".join(words), "tags": " ".join(tags)})
-            return skipped or SkippedRow(entry, line)
+            skipped = tables.find_missing(entry, line, {"words": " ".join(words), "tags": " ".join(tags)})
+            return skipped or tables.SkippedRow(entry, line)
         if len(words) != len(tags):
             counts = f"{len(words)} word{'s'[: len(words) > 1]} and {len(tags)} tag{'s'[: len(tags) > 1]}"
             raise DataError(f"expected one tag per word, got {counts}: {' '.join(words)[:40]} …", entry, line)
@@ -210,13 +196,13 @@ def _read_table(
             if tag.isdigit():
                 if int(tag) >= len(names):
                     problem = f"tag number must be between 0 and {len(names) - 1}, got {tag}."
-                    raise DataError(problem, entry, line, f"Tag names: {format_list(names)}.")
+                    raise DataError(problem, entry, line, f"Tag names: {tables.format_list(names)}.")
                 tags[place] = names[int(tag)]
         _check_tags(entry, first_seen, ((line, tag) for tag in tags))
         return TaggedSentence(tuple(words), tuple(tags), entry, line)
 
-    rows = iterate_rows(entry, required, chosen, on_error, numeric=("tags",) if names else ())
-    return make_samples(rows, make_sentence, on_error)
+    rows = tables.iterate_rows(entry, required, chosen, on_error, numeric=("tags",) if names else ())
+    return tables.make_samples(rows, make_sentence, on_error)
 
 
 def _split_items(value: Any) -> list[str]:
@@ -324,15 +310,15 @@ def _detect_layout(path: Path, line: int, text: str, columns: Columns, words_onl
         return ConllLayout(False, 1, 0, 0, cells[0].lower() in WORD_COLUMNS)
     if len(cells) < 2:
         advice = "Each line needs a word and a tag, separated by a tab or spaces; an empty line ends a sentence."
-        raise DataError(count_columns(2, 1, at_least=True), path, line, advice)
+        raise DataError(tables.count_columns(2, 1, at_least=True), path, line, advice)
     lowered = [cell.lower() for cell in cells]
-    chosen_names = [name for name in chosen.values() if not is_position(name)]
+    chosen_names = [name for name in chosen.values() if not tables.is_position(name)]
     usual = [
         next((lowered.index(name) for name in names if name in lowered), None) for names in COLUMN_ALIASES.values()
     ]
     header = bool(chosen_names) or None not in usual
     advice = " Positions start at 0: words=0 tags=1."
-    require_columns(chosen_names, cells, f"Columns in {path}, line {line}", advice)
+    tables.require_columns(chosen_names, cells, f"Columns in {path}, line {line}", advice)
     word, tag = (
         CONLLU_COLUMNS if file_format(path) == ".conllu" and len(cells) > max(CONLLU_COLUMNS) else (0, len(cells) - 1)
     )
@@ -344,7 +330,7 @@ def _detect_layout(path: Path, line: int, text: str, columns: Columns, words_onl
         else place
         for name, place in (("words", word), ("tags", tag))
     }
-    check_positions(path, line, places.values(), len(cells))
+    tables.check_positions(path, line, places.values(), len(cells))
     return ConllLayout(tabs, 0 if "tags" in chosen else len(cells), places["words"], places["tags"], header)
 
 
@@ -356,7 +342,7 @@ def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_onl
     if len(cells) != expected and (layout.num_columns or len(cells) < expected):
         separator = "tabs" if layout.tab_separated else "spaces"
         advice = f"In the first line, {separator} separate the columns. Check for a missing or an extra separator."
-        raise DataError(count_columns(expected, len(cells), at_least=not layout.num_columns), path, line, advice)
+        raise DataError(tables.count_columns(expected, len(cells), at_least=not layout.num_columns), path, line, advice)
     word, tag = cells[layout.word_column], cells[layout.tag_column]
     if not word.strip() or not (tag.strip() or words_only):
         present, missing = ("word", "tag") if word.strip() else ("tag", "word")
@@ -506,8 +492,8 @@ TAGGED = Reader(
     unit="sentences",
     columns=COLUMNS,
     sample_type=TaggedSentence,
-    samples=partial(iterate_all, read_tagged, "sentences", "Each sentence needs words, and one tag per word."),
-    inputs=partial(sample_inputs, read_tagged, lambda item: list(item.words)),
+    samples=partial(tables.iterate_all, read_tagged, "sentences", "Each sentence needs words, and one tag per word."),
+    inputs=partial(tables.sample_inputs, read_tagged, lambda item: list(item.words)),
     split_key=lambda sentence: "\0".join(sentence.words),
     contents=lambda sentence: with_target((" ".join(sentence.words),), " ".join(sentence.tags)),
     texts=lambda sentence: (" ".join(sentence.words),),

@@ -18,17 +18,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard import capabilities
-from regard.nn.attention.masks import (
-    AttentionMask,
-    Causal,
-    Dense,
-    Full,
-    Memoized,
-    PackedDocuments,
-    SlidingWindow,
-    conjuncts,
-    materialize,
-)
+from regard.nn.attention import masks
 from regard.nn.kernels.table import Kernel, choose
 
 if TYPE_CHECKING:
@@ -61,7 +51,7 @@ class AttentionCall(NamedTuple):
     k: Tensor
     v: Tensor
     scale: float
-    mask: AttentionMask | None = None
+    mask: masks.AttentionMask | None = None
     at: Tensor | None = None  # Positions of the queries for the mask; None: 0, 1, 2, …
     dropout: float = 0.0
     bias: Tensor | None = None  # Added to the scores: (B or 1, H, Q or 1, K).
@@ -110,7 +100,7 @@ def eager_attention(
 
 def _eager(call: AttentionCall) -> Tensor:
     bias, mask = call.bias, None
-    if bias is not None and isinstance(call.mask, Dense):
+    if bias is not None and isinstance(call.mask, masks.Dense):
         bias, _ = masked_bias(call, call.q.dtype)
     else:
         mask = bool_mask(call.q, call.k, call.mask, call.at)
@@ -151,7 +141,7 @@ def bmm_attention(call: AttentionCall) -> Tensor:
         bias, beta = call.bias.expand(B, H, Q, K).reshape(B * H, Q, K), 1.0
     scores = torch.baddbmm(bias, call.q.reshape(B * H, Q, d), keys.transpose(1, 2), beta=beta, alpha=call.scale)
     if call.mask is not None:
-        assert isinstance(call.mask, Dense)
+        assert isinstance(call.mask, masks.Dense)
         scores.view(B, H, Q, K).masked_fill_(call.mask.for_rows(B).blocked, torch.finfo(scores.dtype).min)
     return torch.bmm(scores.softmax(-1), values).view(B, H, Q, -1)
 
@@ -159,7 +149,7 @@ def bmm_attention(call: AttentionCall) -> Tensor:
 def _has_few_queries(call: AttentionCall) -> bool:
     """Fused kernels are slower for few queries: on CUDA with masks, and on CPUs with many rows."""
     q = call.q
-    if torch.is_grad_enabled() or q.shape[-2] > 16 or not (call.mask is None or isinstance(call.mask, Dense)):
+    if torch.is_grad_enabled() or q.shape[-2] > 16 or not (call.mask is None or isinstance(call.mask, masks.Dense)):
         return False
     return q.is_cuda or (q.device.type == "cpu" and q.shape[0] >= 8 and q.dtype != torch.bfloat16)
 
@@ -251,7 +241,7 @@ def sdpa(call: AttentionCall) -> Tensor:
         if q.is_cuda:
             return full_attention(q, k, v, scale, call.dropout, causal=True)
         return F.scaled_dot_product_attention(q, k, v, dropout_p=call.dropout, is_causal=True, scale=scale)
-    if isinstance(mask, Full) and q.is_cuda:
+    if isinstance(mask, masks.Full) and q.is_cuda:
         return full_attention(q, k, v, scale, call.dropout, causal=False)
     allowed = bool_mask(q, k, mask, call.at)
     with sdpa_kernel(SDPA_BACKENDS) if q.is_cuda else nullcontext():
@@ -288,7 +278,7 @@ def masked_bias(call: AttentionCall, dtype: torch.dtype) -> tuple[Tensor, Tensor
     Adding to half of the lowest number stays finite, so that empty rows have gradients."""
     assert call.bias is not None
     bias, lowest = call.bias.to(dtype), torch.finfo(dtype).min / 2
-    if isinstance(call.mask, Dense):
+    if isinstance(call.mask, masks.Dense):
         bias = bias.masked_fill(call.mask.blocked, lowest)
         return bias if len(bias) in (1, len(call.q)) else bias.repeat(len(call.q) // len(bias), 1, 1, 1), None
     mask = bool_mask(call.q, call.k, call.mask, call.at)
@@ -359,23 +349,23 @@ choose_kernel = functools.partial(choose, ATTENTION_KERNELS)
 # -- the form of a mask
 
 
-def _match_window(mask: AttentionMask | None) -> tuple[PackedDocuments | None, int, int] | None:
+def _match_window(mask: masks.AttentionMask | None) -> tuple[masks.PackedDocuments | None, int, int] | None:
     """Packed documents, and keys to the left and right (-1: unbounded) of Causal and a SlidingWindow; None: another mask."""
     left = right = -1
-    packed: PackedDocuments | None = None
-    for part in conjuncts(mask):
-        if isinstance(part, PackedDocuments) and packed is None:
+    packed: masks.PackedDocuments | None = None
+    for part in masks.conjuncts(mask):
+        if isinstance(part, masks.PackedDocuments) and packed is None:
             packed = part
-        elif isinstance(part, Causal):
+        elif isinstance(part, masks.Causal):
             right = 0
-        elif isinstance(part, SlidingWindow) and part.dilation == 1 and left == -1:
+        elif isinstance(part, masks.SlidingWindow) and part.dilation == 1 and left == -1:
             left, right = part.left, (part.right if right == -1 else min(part.right, right))
         else:
             return None
     return packed, left, right
 
 
-def match_packed(mask: AttentionMask | None) -> tuple[PackedDocuments, tuple[int, int]] | None:
+def match_packed(mask: masks.AttentionMask | None) -> tuple[masks.PackedDocuments, tuple[int, int]] | None:
     """`PackedDocuments`, alone or combined with Causal and a SlidingWindow, as (documents, (left, right)); -1: unbounded."""
     packed, left, right = _match_window(mask) or (None, -1, -1)
     if packed is None or ((left, right) != (-1, -1) and packed.queries is not packed.keys):
@@ -383,28 +373,28 @@ def match_packed(mask: AttentionMask | None) -> tuple[PackedDocuments, tuple[int
     return packed, (left, right)
 
 
-def match_causal(mask: AttentionMask | None) -> int | None:
+def match_causal(mask: masks.AttentionMask | None) -> int | None:
     """Keys per query of a Causal mask or causal SlidingWindow, the query's own key included; 0: all. None: another mask."""
     packed, left, right = _match_window(mask) or (None, -1, -1)
     return left + 1 if packed is None and right == 0 else None
 
 
-def match_sliding_window(q: Tensor, k: Tensor, mask: AttentionMask | None) -> int:
+def match_sliding_window(q: Tensor, k: Tensor, mask: masks.AttentionMask | None) -> int:
     """Window size if full sequences attend to a causal window shorter than the sequence; else 0."""
     band = match_causal(mask) or 0
     return band if q.shape[-2] == k.shape[-2] and band < q.shape[-2] else 0
 
 
-def bool_mask(q: Tensor, k: Tensor, mask: AttentionMask | None, at: Tensor | None) -> Tensor | None:
+def bool_mask(q: Tensor, k: Tensor, mask: masks.AttentionMask | None, at: Tensor | None) -> Tensor | None:
     """Bool tensor of the mask for queries at the positions `at` (None: 0, 1, 2, …); None if every key is allowed."""
-    if mask is None or isinstance(mask, Full):
+    if mask is None or isinstance(mask, masks.Full):
         return None
-    if isinstance(mask, Dense):
+    if isinstance(mask, masks.Dense):
         return mask.for_rows(q.shape[0]).table[:, None]
-    if isinstance(mask, Memoized):
+    if isinstance(mask, masks.Memoized):
         return mask.table((q.shape[0], q.shape[1], q.shape[-2], k.shape[-2]), at, q.device)
     places = torch.arange(q.shape[-2], device=q.device) if at is None else at
-    return materialize(mask, q.shape[0], q.shape[1], places, torch.arange(k.shape[-2], device=q.device))
+    return masks.materialize(mask, q.shape[0], q.shape[1], places, torch.arange(k.shape[-2], device=q.device))
 
 
 # -- one token per row with a static KV cache
