@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -559,3 +560,22 @@ def test_a_capability_works_and_can_be_done_without(
     assert not capabilities.is_available(name)
     assert losses == pytest.approx(expected[0], rel=0.02)
     assert values == pytest.approx(expected[2], rel=0.05, abs=0.02)
+
+
+def test_a_graph_freed_by_the_garbage_collector_does_not_break_a_capture() -> None:
+    device, thresholds = torch.device("cuda"), gc.get_threshold()
+    x = torch.ones(4, device=device)
+    garbage: list[Any] = [[capture(lambda: x + 1, device)[0]]]
+    garbage[0].append(garbage[0])
+
+    def step() -> torch.Tensor:
+        garbage.clear()  # only the garbage collector can free the older graph
+        return [x * number for number in range(50)][-1]
+
+    gc.set_threshold(1)
+    try:
+        graph, found = capture(step, device, warmup=0)
+    finally:
+        gc.set_threshold(*thresholds)
+    graph.replay()
+    assert found.tolist() == [49.0] * 4

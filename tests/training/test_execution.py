@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from regard.nn.kernels.cuda_graph import no_garbage_collection
 from regard.systems.point import PRESETS, build
 from regard.tasks.base import LossWeights
 from regard.training import loop as ways
@@ -328,3 +330,13 @@ def test_batches_with_different_longest_documents_are_captured_separately() -> N
     starts = torch.tensor([0, 2, 4])
     few, many = (Batch(torch.zeros(1, 4), packing=Packing(starts, longest)) for longest in (2, 4))
     assert ways._shape_key(few) != ways._shape_key(many) and ways._shape_key(few) == ways._shape_key(replace(few))
+
+
+def test_no_garbage_is_collected_during_a_capture() -> None:
+    """A CUDA graph that is freed during the capture of another graph invalidates the capture."""
+    with no_garbage_collection():
+        assert not gc.isenabled()
+        with no_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,18 @@ def cudnn_benchmark() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Disable the cyclic garbage collector: an older graph that is freed during a capture invalidates the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @functools.cache
@@ -49,6 +62,7 @@ def capture(
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # other threads may use CUDA meanwhile, e.g. to pin memory; the stream belongs to this device, not to device 0
-        with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+        mode = "thread_local"
+        with no_garbage_collection(), torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode=mode):
             result = function()
     return graph, result
