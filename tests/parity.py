@@ -140,14 +140,6 @@ def load_peer(peer: Any, folder: Path, **more: Any) -> regard.Model:
     return regard.load(folder, **more)
 
 
-def marian(model: regard.Model, folder: Path) -> Any:
-    """The translation model in transformers, which ends outputs only where the model does."""
-    regard.save(model, folder)
-    peer = transformers.MarianMTModel.from_pretrained(folder).eval()
-    peer.generation_config.forced_eos_token_id = None
-    return peer
-
-
 def weighted_sum(values: Iterable[Tensor]) -> Tensor:
     terms = [(noise(*value.shape, seed=number + 8) * value).sum() for number, value in enumerate(values)]
     return torch.stack(terms).sum()

@@ -42,11 +42,15 @@ class Sums:
 class Talk(Body):
     """Logits depend on position, last token and the sum of the past, so mixed-up rows or positions change the output."""
 
-    def __init__(self) -> None:
+    def __init__(self, vocab_size: int = V, seed: int = 1, sharp: float = 1.0) -> None:
         super().__init__()
-        self.table, self.echo = nn.Parameter(noise(16, V, V, seed=1)), nn.Parameter(noise(5, V, seed=2))
+        self.table = nn.Parameter(sharp * noise(16, vocab_size, vocab_size, seed=seed))
+        self.echo = nn.Parameter(sharp * noise(5, vocab_size, seed=seed + 1000))
+        self.calls: list[int] = []
+        """Number of rows of each step."""
 
     def start(self, batch: Batch, max_cache_len: int | None = None) -> Sums:
+        self.calls.clear()
         lengths = batch.prompt_lengths
         B, P = batch.prompt.shape
         at = (torch.full((B,), P) if lengths is None else lengths) - 1
@@ -54,9 +58,10 @@ class Talk(Body):
         return Sums((batch.prompt * (places + 1) * (places < at[:, None])).sum(1), at.clone())
 
     def state_sizes(self, batch: Batch) -> StateSizes:
-        return StateSizes(V, per_beam=1)
+        return StateSizes(self.table.shape[-1], per_beam=1)
 
     def step(self, tokens: Tensor, state: Sums) -> Tensor:
+        self.calls.append(len(tokens))
         state.total += tokens * (state.positions + 1)
         logits = self.table[state.positions % 16, tokens] + self.echo[state.total % 5]
         state.positions += 1

@@ -5,88 +5,39 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from oracle import noise
 from regard.decode.search import search
 from regard.decode.searches import Hypothesis, filter_logits, sample, uniform_numbers
 from regard.decode.settings import DecodeSettings
-from regard.types import Batch, Body, DecoderInputs, StateSizes
+from regard.types import Batch, DecoderInputs
+from tiny import noise
+from toy_language_models import END, Talk, follow
 
-END, PROMPT = 0, (2, 1)
 Past = tuple[int, ...]
 Follow = Callable[[Past], list[float]]
-"""Log-probabilities of the next token after a prefix."""
+"""Log-probabilities of the next token after an output."""
 
 
-def logs_of(logits: list[float]) -> list[float]:
-    top = max(logits)
-    total = top + math.log(sum(math.exp(value - top) for value in logits))
-    return [value - total for value in logits]
+def prompt_of(source: int) -> Past:
+    """Prompts of two tokens, which differ for 9 sources and 3 tokens."""
+    return (source + 2) % 3, (source // 3 + 1) % 3
 
 
-@dataclass
-class Walk:
-    source: Tensor
-    past: Tensor
-
-    def reorder(self, rows: Tensor) -> None:
-        assert torch.equal(self.source[rows], self.source), "only beams of one source may swap prefixes"
-        self.past = self.past[rows]
-
-    def expand_beams(self, beams: int) -> None:
-        self.select_rows(torch.arange(len(self.source)).repeat_interleave(beams))
-
-    def select_rows(self, rows: Tensor) -> None:
-        self.source, self.past = self.source[rows], self.past[rows]
-
-
-class Chain(Body):
-    """Logits by (source, position, last token) and by the sum of all tokens: mixed-up beams change the logits."""
-
-    def __init__(self, sources: int = 1, vocab_size: int = 3, seed: int = 0, sharp: float = 1.0) -> None:
-        super().__init__()
-        self.table = sharp * noise(sources, 12, vocab_size, vocab_size, seed=seed)
-        self.echo = sharp * noise(sources, 3, vocab_size, seed=seed + 1000)
-        self.calls: list[int] = []
-
-    def start(self, batch: Batch, room: int | None = None) -> Walk:
-        assert batch.decoder is not None
-        self.calls = []
-        return Walk(batch.inputs[:, 0], batch.decoder.inputs[:, :-1])
-
-    def state_sizes(self, batch: Batch) -> StateSizes:
-        return StateSizes(self.table.shape[-1], per_token=1)
-
-    def parameters(self) -> list[Tensor]:
-        return [self.table]
-
-    def step(self, tokens: Tensor, state: Walk) -> Tensor:
-        self.calls.append(len(tokens))
-        state.past = torch.cat([state.past, tokens[:, None]], 1)
-        at = state.past.shape[1] - 1
-        return self.table[state.source, at, tokens] + self.echo[state.source, state.past.sum(1) % 3]
-
-    def follow(self, source: int) -> Follow:
-        def logs(past: Past) -> list[float]:
-            return logs_of((self.table[source, len(past) - 1, past[-1]] + self.echo[source, sum(past) % 3]).tolist())
-
-        return logs
+def after(chain: Talk, source: int = 0) -> Follow:
+    return lambda past: follow(chain, [*prompt_of(source), *past]).log_softmax(-1).tolist()
 
 
 def ask(
     chain: Any, sources: list[int], limits: list[int], named: Any = None, **settings: Any
 ) -> list[list[Hypothesis]]:
-    prompt = torch.tensor(PROMPT).expand(len(sources), 2)
-    batch = Batch(torch.tensor(sources, dtype=torch.long)[:, None], decoder=DecoderInputs(prompt))
+    prompts = torch.tensor([prompt_of(source) for source in sources], dtype=torch.long).view(-1, 2)
     requests = None if named is None else np.array(named)
-    return search(chain, batch, END, torch.tensor(limits, dtype=torch.long), DecodeSettings(**settings), requests)
+    return search(chain, Batch(prompts), END, torch.tensor(limits).long(), DecodeSettings(**settings), requests)
 
 
 def divisor(length: int, penalty: float, form: str) -> float:
@@ -98,24 +49,24 @@ def worth(logs: tuple[float, ...], penalty: float, form: str) -> float:
     return sum(logs) / divisor(len(logs), penalty, form)
 
 
-def every_answer(follow: Follow, limit: int, prompt: Past = PROMPT, logs: tuple[float, ...] = ()) -> list[Any]:
+def every_answer(logs_after: Follow, limit: int, past: Past = (), logs: tuple[float, ...] = ()) -> list[Any]:
     """All (tokens with the end, log-probabilities) that end or reach the limit."""
     found = []
-    for token, value in enumerate(follow(prompt)):
-        path, values = (*prompt, token), (*logs, value)
+    for token, value in enumerate(logs_after(past)):
+        path, values = (*past, token), (*logs, value)
         over = token == END or len(values) == limit
-        found += [(path[2:], values)] if over else every_answer(follow, limit, path, values)
+        found += [(path, values)] if over else every_answer(logs_after, limit, path, values)
     return found
 
 
-def beam_by_hand(follow: Follow, limit: int, W: int, penalty: float, form: str, stop: str) -> list[Any]:
+def beam_by_hand(logs_after: Follow, limit: int, W: int, penalty: float, form: str, stop: str) -> list[Any]:
     """Beam search on lists: among the 2W best, ends among the first W are final, and the first W others continue."""
     going: list[tuple[Past, tuple[float, ...]]] = [((), ())]
     done: list[tuple[Past, tuple[float, ...]]] = []
     for length in range(1, limit + 1):
         longer = []
         for path, logs in going:
-            longer += [((*path, token), (*logs, value)) for token, value in enumerate(follow((*PROMPT, *path)))]
+            longer += [((*path, token), (*logs, value)) for token, value in enumerate(logs_after(path))]
         longer = sorted(longer, key=lambda one: -sum(one[1]))[: 2 * W]
         over = [one[0][-1] == END or length == limit for one in longer]
         done += [one for one, ended in zip(longer[:W], over[:W], strict=True) if ended]
@@ -143,8 +94,8 @@ PENALTIES = [(0.0, "wu"), (0.6, "wu"), (2.0, "wu"), (0.6, "power"), (1.0, "power
 @pytest.mark.parametrize(("penalty", "form"), PENALTIES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_beam_wide_enough_ranks_all_possible_outputs(seed: int, penalty: float, form: str) -> None:
-    chain = Chain(seed=seed)
-    right = sorted(every_answer(chain.follow(0), 4), key=lambda one: -worth(one[1], penalty, form))
+    chain = Talk(3, seed)
+    right = sorted(every_answer(after(chain), 4), key=lambda one: -worth(one[1], penalty, form))
     assert len(right) == 31
     way = {"length_penalty": penalty, "length_penalty_type": form, "early_stopping": "never"}
     same(ask(chain, [0], [4], num_beams=32, num_return_sequences=32, **way)[0], right, penalty, form)
@@ -155,14 +106,14 @@ def test_a_beam_wide_enough_ranks_all_possible_outputs(seed: int, penalty: float
 def test_a_narrow_beam_is_the_beam_search_of_plain_lists(penalty: float, form: str, stop: str) -> None:
     sizes = ((2, 4, 6), (3, 5, 5), (4, 3, 7), (2, 6, 1), (9, 3, 5), (2, 3, 8), (2, 8, 9), (4, 9, 8))
     for seed, (W, V, limit) in enumerate(3 * sizes):
-        chain = Chain(vocab_size=V, seed=seed, sharp=0.5)
+        chain = Talk(V, seed, 0.5)
         way = {"length_penalty": penalty, "length_penalty_type": form, "early_stopping": stop}
         found = ask(chain, [0], [limit], num_beams=W, num_return_sequences=W, **way)[0]
-        same(found, beam_by_hand(chain.follow(0), limit, W, penalty, form, stop), penalty, form)
+        same(found, beam_by_hand(after(chain), limit, W, penalty, form, stop), penalty, form)
 
 
 def test_the_best_come_first_and_none_comes_twice() -> None:
-    chain = Chain(sources=3, vocab_size=5)
+    chain = Talk(5)
     few, all_six = (ask(chain, [0, 1, 2], [5] * 3, num_beams=6, num_return_sequences=n) for n in (2, 6))
     assert few == [found[:2] for found in all_six]
     drawn = ask(chain, [0, 1, 2], [5] * 3, do_sample=True, num_return_sequences=6)
@@ -182,7 +133,7 @@ WAYS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("way", [{}, {"do_sample": True, "num_return_sequences": 2}, {"num_beams": 3}])
 def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
-    chain = Chain(sources=6, vocab_size=4, seed=2)
+    chain = Talk(4, 2)
     answers = ask(chain, list(range(6)), [2, 9, 4, 9, 1, 7], **way)
     if "num_beams" in way:
         alone = [len(ask(chain, [n], [limit], **way) and chain.calls) for n, limit in enumerate((2, 9, 4, 9, 1, 7))]
@@ -196,7 +147,7 @@ def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_limit_of_0_gives_an_empty_output_in_every_batch(way: dict[str, Any]) -> None:
     """A limit of 0 gives the empty output: probability 1, no computation, not ended."""
-    chain = Chain(sources=2, vocab_size=4)
+    chain = Talk(4)
     silent = [Hypothesis((), 0.0, (), "length")]
     assert ask(chain, [0], [0], **way)[0][:1] == silent
     assert chain.calls == []
@@ -206,12 +157,12 @@ def test_a_limit_of_0_gives_an_empty_output_in_every_batch(way: dict[str, Any]) 
 
 
 def test_no_rows_have_no_outputs() -> None:
-    assert ask(Chain(), [], [])[:] == [] and ask(Chain(), [], [], num_beams=2) == []
+    assert ask(Talk(3), [], [])[:] == [] and ask(Talk(3), [], [], num_beams=2) == []
 
 
 @pytest.mark.parametrize("beam", [1, 5])
 def test_ties_are_settled_the_same_way_for_every_row(beam: int) -> None:
-    chain = Chain(sources=4, vocab_size=4, sharp=0.0)
+    chain = Talk(4, sharp=0.0)
     together = ask(chain, [0, 1, 2, 3], [3] * 4, num_beams=beam, num_return_sequences=beam, length_penalty=0.0)
     alone = ask(chain, [2], [3], num_beams=beam, num_return_sequences=beam, length_penalty=0.0)[0]
     assert all(found == alone for found in together)
@@ -237,12 +188,12 @@ NARROWINGS = [
 @pytest.mark.every(3)
 @pytest.mark.parametrize("settings", NARROWINGS)
 def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> None:
-    chain, draws = Chain(vocab_size=7, seed=3), 20000
+    chain, draws = Talk(7, 3), 20000
     way = dict(zip(("temperature", "top_k", "top_p", "min_p"), settings, strict=True))
     drawn = ask(chain, [0] * draws, [1] * draws, do_sample=True, **way)
     found = [one for (one,) in drawn]
     seen = Counter(END if (one.finish_reason == "eos") else one.tokens[0] for one in found)
-    model = chain.follow(0)(PROMPT)
+    model = after(chain)(())
     right = filter_logits(torch.tensor([model]).double(), *settings).softmax(-1)[0].tolist()
     assert set(seen) == {token for token, share in enumerate(right) if share}
     # 6 degrees of freedom: p = 1 in 10,000
@@ -254,19 +205,19 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> No
 
 
 def test_the_second_draw_depends_on_the_first_only_by_its_token() -> None:
-    chain, draws = Chain(vocab_size=3, seed=8), 20000
+    chain, draws = Talk(3, 8), 20000
     found = [
         one for options in ask(chain, [0] * 5, [2] * 5, do_sample=True, num_return_sequences=4000) for one in options
     ]
     seen = Counter((*f.tokens, END) if (f.finish_reason == "eos") else f.tokens for f in found)
-    right = {path: math.exp(sum(logs)) for path, logs in every_answer(chain.follow(0), 2)}
+    right = {path: math.exp(sum(logs)) for path, logs in every_answer(after(chain), 2)}
     assert set(seen) == set(right) and sum(right.values()) == pytest.approx(1)
     assert sum((seen[path] - draws * p) ** 2 / (draws * p) for path, p in right.items()) < 28
 
 
 def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
     def drawn(seed: int, best: int = 1) -> list[list[Past]]:
-        chain, way = Chain(sources=9, vocab_size=6), {"do_sample": True, "seed": seed, "num_return_sequences": best}
+        chain, way = Talk(6), {"do_sample": True, "seed": seed, "num_return_sequences": best}
         found = ask(chain, list(range(9)), [6] * 9, **way)
         return [[one.tokens for one in row] for row in found]
 
@@ -275,7 +226,7 @@ def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
     assert all(one[0] in more for one, more in zip(drawn(1), drawn(1, best=4), strict=True)), (
         "more samples extend fewer samples"
     )
-    equal = ask(Chain(vocab_size=6), [0] * 40, [6] * 40, do_sample=True)
+    equal = ask(Talk(6), [0] * 40, [6] * 40, do_sample=True)
     assert len({row[0].tokens for row in equal}) > 20, "equal prompts have different samples"
 
 
@@ -311,13 +262,36 @@ def test_the_most_likely_token_can_always_be_drawn(temperature: float) -> None:
                 assert (left[logits == -math.inf] == -math.inf).all()
 
 
-# -- a real model
+# -- filters against transformers
+
+FILTERS = [
+    {"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.8}, {"top_p": 0.05}, {"min_p": 0.1}, {"min_p": 1.0},
+    {"temperature": 1.6, "top_k": 20, "top_p": 0.9, "min_p": 0.05},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", FILTERS)
+def test_filtered_distributions_equal_transformers(way: dict[str, Any]) -> None:
+    """Distinct logits, and sixteen values among sixty tokens: the order of equal tokens matters only to top-p."""
+    transformers = pytest.importorskip("transformers")
+    warpers = {"temperature": "Temperature", "top_k": "TopK", "top_p": "TopP", "min_p": "MinP"}
+    for logits in (3 * noise(50, 60, seed=4), (2 * noise(200, 60, seed=4)).round() / 2):
+        theirs = logits
+        for name in [name for name in warpers if name in way]:  # in the order of `generate`
+            theirs = getattr(transformers, f"{warpers[name]}LogitsWarper")(way[name])(None, theirs)
+        ours, theirs = filter_logits(logits, **way).softmax(-1), theirs.softmax(-1)
+        assert (ours.sort(-1).values - theirs.sort(-1).values).abs().max() < 1e-14
+        if len(logits) == 50 or "top_p" not in way:
+            assert torch.equal(ours > 0, theirs > 0) and (ours - theirs).abs().max() < 1e-14
+
+
+# -- invalid prompts
 
 
 def test_a_search_needs_a_prompt() -> None:
     with pytest.raises(ValueError, match="prompt"):
-        search(Chain(), Batch(torch.zeros(1, 3, 8, 8)), END, torch.tensor([1]), DecodeSettings())
+        search(Talk(3), Batch(torch.zeros(1, 3, 8, 8)), END, torch.tensor([1]), DecodeSettings())
     empty = Batch(torch.zeros(1, 1).long(), decoder=DecoderInputs(torch.zeros(1, 0).long()))
     for batch in (empty, Batch(torch.zeros(2, 3).long(), torch.tensor([3, 0]))):
         with pytest.raises(ValueError, match="least"):
-            search(Chain(), batch, END, torch.ones(len(batch.inputs)).long(), DecodeSettings())
+            search(Talk(3), batch, END, torch.ones(len(batch.inputs)).long(), DecodeSettings())
