@@ -12,16 +12,13 @@ from torch import Tensor, nn
 
 from encoders import encoder
 from parity import torch_call
-from regard.data.settings import DataSettings
-from regard.data.text.qa import QASample
-from regard.data.text.samples import LabeledText, Pair
 from regard.data.text.tagged import TaggedSentence
 from regard.model import Model
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.universal import Halting
 from regard.nn.recording import record_attention
-from regard.tasks.base import EncodingContext, HeadOptions, LossWeights
-from regard.types import IGNORE, Batch, DecoderInputs, TextFields
+from regard.tasks.base import EncodingContext
+from regard.types import Batch, DecoderInputs, TextFields
 from tiny import TINY, collate, near, noisy, same_gradients, tiny
 
 HALTING = ("halting", "halting, accumulated")
@@ -107,26 +104,6 @@ def test_padding_does_not_ponder_and_changes_nothing(name: str, label: str) -> N
     near(together.aux_losses[cost], packed.aux_losses[cost], 1e-10)
 
 
-def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
-    model = tiny("universal", "halting", dropout=0.0, max_position_offset=0)
-    batch = collate(model, TINY["universal"].samples)
-    judged, count = model.task.objective.loss(model, batch)
-    model.train()
-    learnt, _ = model.task.objective.loss(model, batch, LossWeights())
-    states = model.body(batch)
-    near(learnt - judged, states.aux_losses["penalty"])
-    asked = batch.labels != IGNORE
-    free = model.body(replace(batch, labels=None))
-    spent = [states.act_steps, states.aux_losses["target_ponder"]]
-    assert torch.equal(free.aux_losses["target_ponder"], spent[1]), "labels do not change hidden states"
-    low = 0.01 * (spent[1][asked].sum() + count * spent[0].sum() / (spent[0] > 0).sum())
-    high = low + 0.01 * 2 * count
-    assert low < states.aux_losses["penalty"] < high, "remainders are between 0 and 1"
-    states.aux_losses["penalty"].backward()
-    assert model.body.encoder.halting.gate.weight.grad.abs().sum() > 0
-    assert model.body.decoder.halting.gate.weight.grad.abs().sum() > 0
-
-
 @pytest.mark.parametrize("name", ["universal", "transformer"])
 def test_position_offsets_are_random_in_training_and_equal_on_both_sides(name: str) -> None:
     model = tiny(name, dropout=0.0, max_position_offset=9)
@@ -197,64 +174,11 @@ def test_tokens_halt_as_positions_of_torchs_layer(mixing: Any) -> None:
 
 # -- tasks
 
-SAMPLES: dict[str, tuple[list[Any], tuple[str, ...]]] = {
-    "classify": (
-        [LabeledText("the cat sat", "", "no"), LabeledText("on a mat", "near the river", "yes")],
-        ("no", "yes"),
-    ),
-    "choose": ([], ()),
-    "tag": (
-        [TaggedSentence(("the", "old", "cat"), ("O", "O", "B-x")), TaggedSentence(("Rome",), ("B-x",))],
-        ("O", "B-x", "I-x"),
-    ),
-    "qa": ([QASample("who sat", TEXT, ("cat",), (TEXT.index("cat"),))], ()),
-    "embed": ([Pair("the cat", "sat on a mat", "", 0), Pair("the dog", "slept in Rome", "", 0)], ()),
-}
+LABELS = {"classify": ("no", "yes"), "tag": ("O", "B-x", "I-x")}
 
 
 def asked(task: str, **changes: Any) -> Model:
-    return encoder(task, TEXTS, SAMPLES.get(task, ((), ()))[1], NAME, **{"max_length": 48, **STOPS, **changes})
-
-
-@pytest.mark.parametrize("task", ["classify", "tag", "qa", "embed"])
-def test_the_steps_of_an_encoder_cost_in_training_only(task: str) -> None:
-    model, (samples, labels) = asked(task, ponder_cost=0.3), SAMPLES[task]
-    encoded = model.task.objective.encode(
-        samples,
-        model.config,
-        EncodingContext(model.require_tokenizer(), 48, DataSettings(), HeadOptions(tuple(labels))),
-    )
-    batch = model.task.objective.collate(encoded, range(len(samples)), model.config)
-    judged, count = model.task.objective.loss(model, batch)
-    model.train()
-    learnt, again = model.task.objective.loss(model, batch, LossWeights())
-    assert int(count) == int(again)
-    cost = (learnt - judged) / count
-    sides = [model.body(Batch(batch.inputs.flatten(0, -2), None if batch.mask is None else batch.mask.flatten()))]
-    if batch.decoder is not None:
-        sides.append(model.body(Batch(batch.decoder.inputs, batch.decoder.mask)))
-    if (
-        batch.text.token_types is None or not batch.text.token_types.any()
-    ):  # else the second text would be read as the first
-        near(cost, torch.stack([side.aux_losses["cost"] for side in sides]).mean(), 1e-9)
-    assert 0.3 < float(cost.detach()) < 0.3 * 6
-    learnt.backward()
-    assert model.body.encoder.halting.gate.weight.grad.abs().sum() > 0
-
-
-def test_masked_tokens_are_predicted_with_a_ponder_cost() -> None:
-    model = asked("mlm")
-    batch = Batch(
-        torch.tensor([[2, 7, 4, 9, 3]]),
-        labels=torch.tensor([8]),
-        text=TextFields(label_positions=torch.tensor([2]), token_types=torch.zeros(1, 5).long()),
-    )
-    judged, count = model.task.objective.loss(model, batch)
-    model.train()
-    near(model.task.objective.loss(model, batch)[0] - judged, model.body(batch).aux_losses["cost"] * count, 1e-9)
-    answer = model.eval().predict("the [MASK] sat on a mat")
-    (thought,) = model.explain("the [MASK] sat on a mat").act_steps
-    assert answer.extra["act_steps"] == list(thought.steps) and "[MASK]" in thought.pieces
+    return encoder(task, TEXTS, LABELS.get(task, ()), NAME, **{"max_length": 48, **STOPS, **changes})
 
 
 ASKED: dict[str, Any] = {
@@ -262,6 +186,7 @@ ASKED: dict[str, Any] = {
     "choose": {"context": "the cat", "choices": ["sat on a mat", "slept", "in Rome"]},
     "tag": "the old cat slept in Rome",
     "qa": ("who sat", TEXT),
+    "mlm": "the [MASK] sat on a mat",
 }
 
 
@@ -278,7 +203,7 @@ def test_a_prediction_reports_the_ponder_steps_of_its_tokens(task: str) -> None:
     assert all(thought.max_steps == 5 for thought in told.act_steps)
     both = model.predict([ASKED[task], ASKED[task]])
     assert [one.extra["act_steps"] for one in both] == [answer.extra["act_steps"]] * 2
-    assert "steps" not in encoder(task, TEXTS, SAMPLES[task][1], NAME, max_length=48).predict(ASKED[task]).extra
+    assert "steps" not in encoder(task, TEXTS, LABELS.get(task, ()), NAME, max_length=48).predict(ASKED[task]).extra
 
 
 def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
