@@ -14,14 +14,10 @@ from test_captions import place as place
 from test_cli import Cli, Done
 from test_cli import cli as cli
 
-import tiny_caption_system as caption_system
+from caption_album import PRESET, SETTINGS, captioner
 from regard.data.images.captions import read_captions, read_uncaptioned
-from regard.data.settings import DataSettings
 from regard.data.text.files import raise_error
 from regard.data.text.tables import SkippedRow
-from regard.model import ModelSpec, assemble
-from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks import find_task
 
 ODD: dict[str, tuple[str, tuple[int, int]]] = {
     "UPPER 1.JPG": ("RGB", (40, 30)), "cmyk.jpg": ("CMYK", (33, 40)), "palette.png": ("P", (20, 20)),
@@ -31,19 +27,10 @@ ODD: dict[str, tuple[str, tuple[int, int]]] = {
 """Image mode and size by file name."""
 
 
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    caption_system.offer(monkeypatch)
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     """Checkpoint of an untrained model."""
-    text, task = TextTokenizer.train_sentence_bpe(["a red thing"], 300), find_task("caption", "image")
-    config = caption_system.Config(max_length=4)
-    reader = task.modality.build_processor(text, config, DataSettings())
-    identity = ModelSpec(caption_system.SYSTEM, task.modality.fit_config(config, reader), task)
-    return str(assemble(identity, reader).save(tmp_path / "a model"))
+    return str(captioner(["a red thing"], max_length=4).save(tmp_path / "a model"))
 
 
 def named(path: Path) -> list[str]:
@@ -123,8 +110,8 @@ def odd(tmp_path: Path) -> Path:
 
 
 def trained(data: Path, out: Path) -> list[str]:
-    words = ["train", "caption", "--data", str(data), "--model", "speaker-tiny", "--out", str(out), "--device", "cpu"]
-    return [*words, "--set", "train.steps=4", "train.eval_every=2", "data.valid_fraction=0.3"]
+    words = ["train", "caption", "--data", str(data), "--model", PRESET, "--out", str(out), "--device", "cpu"]
+    return [*words, "--set", *SETTINGS, "train.steps=4", "train.eval_every=2", "data.valid_fraction=0.3"]
 
 
 def test_unusual_images_are_trained_on_predicted_scored_and_explained(odd: Path, tmp_path: Path, cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Task caption from files to scores, with a substitute captioner; CIDEr-D against pycocoevalcap and calculations by hand."""
+"""Task caption from files to scores, with a tiny captioner; CIDEr-D against pycocoevalcap and calculations by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from test_cli import Cli
 from test_cli import cli as cli
 
 import regard
-import tiny_caption_system as caption_system
+from caption_album import PRESET, SETTINGS, TASK, album_in, captions, encoded, model, samples
 from conftest import facts, stopped_in
 from regard.data.batching.samplers import SortedUniform, Uniform
 from regard.data.settings import DataSettings
@@ -36,14 +36,12 @@ from regard.tasks.modality import image as image_modality
 from regard.tasks.modality.image import prepare_images
 from regard.types import IGNORE
 from tiny import near
-from tiny_caption_system import TASK, album_in, captions, encoded, model, samples
 
 OBJECTIVE: Any = TASK.objective
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    caption_system.offer(monkeypatch)
     monkeypatch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
 
 
@@ -53,17 +51,17 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return album_in(tmp_path_factory.mktemp("some") / "my album")
 
 
-def train(album: Any, out: Path, *settings: str, model: str = "speaker-tiny", **more: Any) -> Model:
-    return regard.train("caption", str(album), model=model, out=out, settings=settings, **more)
+def train(album: Any, out: Path, *settings: str, model: str = PRESET, **more: Any) -> Model:
+    given = (*SETTINGS, *settings) if model == PRESET else settings
+    return regard.train("caption", str(album), model=model, out=out, settings=given, device="cpu", **more)
 
 
 @pytest.fixture(scope="session")
 def run(album: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        caption_system.offer(patch)
-        out = tmp_path_factory.mktemp("runs") / "a run"
-        steps = ("train.steps=200", "train.eval_every=100", "train.lr=2e-2", "train.batch_size=24", "model.width=32")
-        train(album, out, *steps)
+    out = tmp_path_factory.mktemp("runs") / "a run"
+    train(
+        album, out, "train.steps=200", "train.eval_every=100", "train.lr=1e-2", "train.batch_size=24", "model.width=32"
+    )
     return out
 
 
@@ -102,12 +100,12 @@ def test_the_caption_of_an_image_does_not_depend_on_its_batch(settings: dict[str
 def test_captions_end_at_the_end_token_or_a_given_limit(album: Path) -> None:
     made = model(album, max_length=7)
     path = str(album / "images" / "n 1.png")
-    made.body.out.bias.data[made.config.eos_id] = -99
+    made.body.words.bias.data[made.config.eos_id] = -99
     assert len(made.predict(path).extra["token_ids"]) == 7
     assert len(made.predict(path, max_new_tokens=3).extra["token_ids"]) == 3
     assert len(made.predict(path, max_new_tokens=50).extra["token_ids"]) == 7
     assert made.predict(path).extra["finish_reason"] == "length"
-    made.body.out.bias.data[[made.config.pad_id, made.config.bos_id]] = 99
+    made.body.words.bias.data[[made.config.pad_id, made.config.bos_id]] = 99
     assert not {made.config.pad_id, made.config.bos_id} & set(made.predict(path).extra["token_ids"]), "never generated"
 
 
@@ -143,7 +141,7 @@ def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path:
     own = evaluate(run)
     assert own.scores["cider"] == facts(run)["scores"]["cider"]
     other = tmp_path / "two.csv"
-    other.write_text(f"image,caption\n{album}/images/n 0.png,a red thing\n{album}/images/n 0.png,something red\n")
+    other.write_text(f"image,caption\n{album}/images/n 0.png,a red thing\n{album}/images/n 0.png,this is red\n")
     scores = evaluate(run, [str(other)]).scores
     assert scores["samples"] == 1 and scores["exact_match"] == 100.0 and "cider" not in scores
     assert next(name for name in OBJECTIVE.metrics if name in scores) == "bleu4"
@@ -198,8 +196,8 @@ def test_commands_report_errors_in_one_sentence(run: Path, album: Path, tmp_path
     train = ("train", "caption", "--data")
     wrong: list[tuple[tuple[Any, ...], str]] = [
         ((*train, album, "--model", "vit-tiny"), "'vit-tiny' does not support task 'caption'"),
-        (("train", "classify", "--data", album, "--model", "speaker-tiny"), "does not support task 'classify'"),
-        ((*train, f"{album}#train", "--model", "speaker-tiny"), "No row has a value in the column"),
+        (("train", "classify", "--data", album, "--model", PRESET), "does not support task 'classify'"),
+        ((*train, f"{album}#train", "--model", PRESET), "No row has a value in the column"),
         (("evaluate", run, "--data", album / "images"), "expected one caption file"),
     ]
     for words, right in wrong:
@@ -290,13 +288,13 @@ def test_images_are_augmented_in_training_and_captions_are_not(album: Path) -> N
 
 
 def test_the_penalty_counts_while_learning(album: Path) -> None:
-    made, plain = model(album, penalty=0.5), model(album)
+    made, plain = model(album, attention_penalty=0.5), model(album, attention_penalty=0.0)
     plain.body.load_state_dict(made.body.state_dict())
-    batch = next(OBJECTIVE.eval_batches(encoded(album, made), made.config, 8))
-    own, terms = made.body(prepare_images(made, batch)).aux_losses["penalty"], LossWeights(smoothing=0.1)
+    batch, terms = next(OBJECTIVE.eval_batches(encoded(album, made), made.config, 8)), LossWeights(smoothing=0.1)
     without, count = OBJECTIVE.loss(plain, batch, terms)
     near(OBJECTIVE.loss(made, batch, terms)[0], without)
-    near(OBJECTIVE.loss(made.train(), batch, terms)[0], without + own)
+    own = made.train().body(prepare_images(made, batch)).aux_losses["penalty"]
+    near(OBJECTIVE.loss(made, batch, terms)[0], without + own)
     assert own > 0 and int(count) == int((batch.labels != IGNORE).sum())
 
 
@@ -326,20 +324,6 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
     half.tokenizer = made.tokenizer
     half.save(tmp_path / "half")
     assert (tmp_path / "half/tokenizer.json").exists() and not (tmp_path / "half/preprocessor_config.json").exists()
-
-
-def test_images_are_preprocessed_for_the_image_encoder(album: Path) -> None:
-    @dataclass(frozen=True)
-    class Through(caption_system.Config):
-        said: ImageProcessor | None = None
-
-        def image_processor(self) -> ImageProcessor | None:
-            return self.said
-
-    text, own = TextTokenizer.train_sentence_bpe(["a b"], 300), ImageProcessor((16, 16), mean=(0.1, 0.2, 0.3))
-    configs = (Through(said=own), Through(), caption_system.Config())
-    given, unset, plain = (TASK.modality.build_processor(text, one, DataSettings()).pixels for one in configs)
-    assert given is own and unset == plain
 
 
 def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:
