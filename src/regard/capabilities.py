@@ -99,14 +99,6 @@ def flash_backward(*args: Any, **kwargs: Any) -> Any:
     return torch.ops.aten._flash_attention_backward(*args, **kwargs)
 
 
-def softmax_backward(gradient: Tensor, weights: Tensor) -> Tensor:
-    """Gradient of the scores from the gradient of their softmax over the last axis (an operator of autograd on every
-    device)."""
-    import torch
-
-    return torch._softmax_backward_data(gradient, weights, -1, weights.dtype)
-
-
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """GELU (tanh form) of a linear layer of (rows, D) in one cuBLAS kernel."""
     import torch

@@ -20,7 +20,7 @@ from regard.nn.attention.masks import (
     materialize,
 )
 from regard.nn.kernels import local_attention
-from regard.nn.kernels.local_attention import ChunkSpec, LocalCall, LocalPattern, parse_pattern
+from regard.nn.kernels.local_attention import LocalCall, LocalPattern, parse_pattern
 from regard.nn.kernels.table import choose
 from regard.types import Packing
 from windows import (
@@ -40,10 +40,9 @@ from windows import (
 )
 
 
-@pytest.fixture(params=[ChunkSpec(5, 60), ChunkSpec(16, 2**20), ChunkSpec(128, 2**20)], ids=["small", "middle", "one"])
+@pytest.fixture(params=[(5, 60), (16, 2**20), (128, 2**20)], ids=["small", "middle", "one"])
 def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_attention, "default_chunk_spec", lambda q: request.param)
-    monkeypatch.setattr(local_attention, "RECORDING_CHUNK_SPEC", request.param)
+    monkeypatch.setattr(local_attention, "chunk_size", lambda q: request.param)
 
 
 @pytest.mark.usefixtures("cut")
@@ -72,7 +71,7 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
 
 def test_sums_over_all_tokens_for_a_global_token_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """16-bit sums stop growing when the summands become relatively small."""
-    monkeypatch.setattr(local_attention, "default_chunk_spec", lambda q: ChunkSpec(4, 2**20))
+    monkeypatch.setattr(local_attention, "chunk_size", lambda q: (4, 2**20))
     length, values = 2048, noise(1, 1, 2048, 8).bfloat16()
     band = LocalPattern(SlidingWindow(1, 1), GlobalTokens(torch.arange(length)[None] == 0))
     found = []
@@ -92,7 +91,7 @@ def test_sums_over_all_tokens_for_a_global_token_are_exact(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", ["window", "heads apart", "marked, lengths"])
 def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_attention, "default_chunk_spec", lambda q: ChunkSpec(6, 60))
+    monkeypatch.setattr(local_attention, "chunk_size", lambda q: (6, 60))
     rows, rule = CASES[name]
     given = [x[:, :, :14].detach().requires_grad_() for x in leaves(rows, width=2)]
     marks = band_of(rule).global_tokens

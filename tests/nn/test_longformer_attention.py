@@ -15,7 +15,6 @@ from regard.nn.attention.masks import AttentionMask, Causal, GlobalTokens, Packe
 from regard.nn.attention.positions import BoundPosition, PositionIds, Rotary, Shaw, T5Bias
 from regard.nn.kernels import dispatch, local_attention
 from regard.nn.kernels.linear import Linear
-from regard.nn.kernels.local_attention import ChunkSpec
 from regard.nn.recording import record_attention
 from regard.types import Packing
 from windows import CASES, OFFSETS, SOME, Columns, L, band_of, marked
@@ -47,8 +46,7 @@ def written_out(
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the chunk size, so that short rows are chunked."""
-    monkeypatch.setattr(local_attention, "default_chunk_spec", lambda q: ChunkSpec(5, 60))
-    monkeypatch.setattr(local_attention, "RECORDING_CHUNK_SPEC", ChunkSpec(5, 60))
+    monkeypatch.setattr(local_attention, "chunk_size", lambda q: (5, 60))
 
 
 @pytest.mark.usefixtures("small")

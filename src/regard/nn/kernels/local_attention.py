@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard import capabilities
 from regard.nn.attention.masks import (
     AttentionMask,
     Causal,
@@ -167,11 +166,12 @@ def scatter_global_rows(x: Tensor, global_rows: Tensor, pattern: LocalPattern, v
 # -- chunks of queries with the keys of their windows
 
 
-class ChunkSpec(NamedTuple):
-    """Queries per chunk, and approximate maximum number of weights per chunk."""
-
-    chunk_size: int
-    max_weights: int
+def chunk_size(q: Tensor) -> tuple[int, int]:
+    """Queries per chunk, and approximate maximum number of weights per chunk: on CPUs, the fastest for windows of 33 to
+    513 keys; on GPUs, few launches within some hundred MiB."""
+    if q.device.type != "cpu":
+        return 512, 2**26
+    return 128 if q.dtype == torch.bfloat16 else 64, 2**20
 
 
 MAX_CACHED_MASKS = 16  # Maximum number of masks cached for chunks of the same form.
@@ -187,10 +187,23 @@ class Chunk:
     keys: slice
     window: SlidingWindow
 
+    def index(self, side: str) -> tuple[slice, slice, slice]:
+        """Index of the chunk in a tensor (B, H, …): `q` per query, `k` per key, `g` per global token."""
+        return self.rows, self.heads, {"q": self.queries, "k": self.keys, "g": slice(None)}[side]
 
-def iter_chunks(pattern: LocalPattern, q: Tensor, spec: ChunkSpec) -> Iterator[Chunk]:
+    def window_columns(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(C, W) key index within the chunk for each query and column of its window, and whether the key exists."""
+        step = self.keys.step
+        first = (self.queries.start - self.keys.start) // step - self.window.left
+        queries, keys = (len(range(side.start, side.stop, step)) for side in (self.queries, self.keys))
+        wide = torch.arange(self.window.left + self.window.right + 1, device=device)
+        at = torch.arange(first, first + queries, device=device)[:, None] + wide
+        return at.clamp(0, keys - 1), (at >= 0) & (at < keys)
+
+
+def iter_chunks(pattern: LocalPattern, q: Tensor) -> Iterator[Chunk]:
     """Chunks that cover every query once. With dilation r, the tokens of a row form r independent sequences."""
-    (rows, heads, length, _), (block, room) = q.shape, spec
+    (rows, heads, length, _), (block, room) = q.shape, chunk_size(q)
     for group, window in pattern.head_groups(heads):
         assert isinstance(window.dilation, int)
         widest = block + window.left + window.right
@@ -208,27 +221,73 @@ def _slice(line: range) -> slice:
     return slice(line.start, line[-1] + 1, line.step)
 
 
-class _ChunkContext:
-    """Tensors and cached masks shared by all chunks."""
+class _ChunkMap(torch.autograd.Function):
+    """(B, H, L, width) results of `function(number, chunk, *parts)` for all chunks. The first tensor has a row per query;
+    `sides`: the `Chunk.index` of each tensor. Results of a chunk are not stored: the backward pass computes them again."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float) -> None:
-        self.q, self.k, self.v, self.pattern, self.scale = q, k, v, pattern, scale
+    @staticmethod
+    def forward(
+        ctx: Any, function: Callable[..., Tensor], pattern: LocalPattern, width: int, sides: str, *tensors: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        ctx.settings = function, pattern, sides
+        B, H, L, _ = tensors[0].shape
+        out = tensors[0].new_empty(B, L, H, width).transpose(1, 2)  # the memory layout of linear layers
+        for number, (chunk, parts) in enumerate(_iter_parts(pattern, sides, tensors)):
+            out[chunk.index("q")] = function(number, chunk, *parts)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        (function, pattern, sides), tensors = ctx.settings, ctx.saved_tensors
+        wide = torch.promote_types(gradient.dtype, torch.float32)  # global tokens sum many small gradients
+        sums = [
+            torch.zeros_like(x, dtype=wide if side == "g" else None) for side, x in zip(sides, tensors, strict=True)
+        ]
+        for number, (chunk, parts) in enumerate(_iter_parts(pattern, sides, tensors)):
+            with torch.enable_grad():
+                leaves = [part.detach().requires_grad_() for part in parts]
+                out = function(number, chunk, *leaves)
+            added = torch.autograd.grad(out, leaves, gradient[chunk.index("q")])
+            for side, total, more in zip(sides, sums, added, strict=True):
+                total[chunk.index(side)] += more
+        return None, None, None, None, *(total.to(x.dtype) for total, x in zip(sums, tensors, strict=True))
+
+
+_chunk_map: Any = _ChunkMap.apply
+
+
+def _iter_parts(pattern: LocalPattern, sides: str, tensors: Sequence[Tensor]) -> Iterator[tuple[Chunk, list[Tensor]]]:
+    """Chunks, and the part of each tensor."""
+    # products in bfloat16 take two thirds of the time with contiguous keys per head
+    tensors = [
+        x.contiguous() if side == "k" and x.dtype == torch.bfloat16 else x
+        for side, x in zip(sides, tensors, strict=True)
+    ]
+    for chunk in iter_chunks(pattern, tensors[0]):
+        yield chunk, [x[chunk.index(side)] for side, x in zip(sides, tensors, strict=True)]
+
+
+class _ChunkWeights:
+    """Attention weights of chunks, global tokens first; masks are cached for chunks of the same form."""
+
+    def __init__(self, call: LocalCall) -> None:
+        q, self.pattern, self.scale = call.q, call.pattern, call.scale
         self.positions = torch.arange(q.shape[2], device=q.device)
         self.row_index = torch.arange(q.shape[0], device=q.device).view(-1, 1, 1, 1)
         self.head_index = self.row_index[:1]  # windows of a head group have one dilation and ignore the head
         self.mask_cache: dict[tuple[int, ...], Tensor] = {}
-        marks = pattern.global_positions()
-        self.num_global = 0 if marks is None else marks[0].shape[1]
-        if marks is None and q.dtype == torch.bfloat16:
-            # products take two thirds of the time with contiguous keys per head, which torch.cat creates if there are
-            # global keys
-            self.k, self.v = k.contiguous(), v.contiguous()
+        marks, self.num_global = call.pattern.global_positions(), 0
+        self.global_kv: tuple[Tensor, ...] = ()
+        """(B, H, G, d) keys and values of the global tokens, if there are any."""
         if marks is not None:
+            self.num_global = marks[0].shape[1]
             self.global_positions, self.global_valid = (x[:, None, None] for x in marks)
-            self.global_index = self.global_positions[:, :, 0, :, None]  # (B, 1, G, 1)
-            self.global_k, self.global_v = (_gather_global(x, marks[0]) for x in (k, v))
+            index = marks[0][:, None, :, None]
+            self.global_kv = tuple(x.gather(2, index.expand(-1, x.shape[1], -1, x.shape[3])) for x in call[1:3])
 
-    def additive_mask(self, chunk: Chunk) -> tuple[Tensor, Tensor | None]:
+    def additive_mask(self, chunk: Chunk, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
         """(R or 1, 1, C, K) mask to add to the scores, 0 or the lowest number; and queries without any key (None: none)."""
         q, k = self.positions[chunk.queries].view(1, 1, -1, 1), self.positions[chunk.keys].view(1, 1, 1, -1)
         row, token_mask, sizes = self.row_index[chunk.rows], self.pattern.token_mask, (q.shape[2], k.shape[3])
@@ -250,37 +309,22 @@ class _ChunkContext:
             may = may & rest
         if far is not None:
             may = torch.cat([x.expand(max(len(far), len(may)), -1, q.shape[2], -1) for x in (far, may)], -1)
-        added = torch.zeros(may.shape, dtype=self.q.dtype, device=may.device)
-        added.masked_fill_(~may, torch.finfo(self.q.dtype).min)
+        added = torch.zeros(may.shape, dtype=dtype, device=may.device)
+        added.masked_fill_(~may, torch.finfo(dtype).min)
         if usual:
             if len(self.mask_cache) >= MAX_CACHED_MASKS:
                 self.mask_cache.clear()
             self.mask_cache[form] = added
         return added, None if rest is None else ~may.any(-1, keepdim=True)
 
-    def chunk_qkv(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
-        """Scaled queries, and keys and values of a chunk, global tokens first: each (R · H, …, d)."""
-        some = chunk.rows, chunk.heads
-        q, k, v = self.q[*some, chunk.queries], self.k[*some, chunk.keys], self.v[*some, chunk.keys]
-        if self.num_global:
-            k, v = torch.cat((self.global_k[some], k), 2), torch.cat((self.global_v[some], v), 2)
-        return (q * self.scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-
-    def weights(self, chunk: Chunk, q: Tensor, k: Tensor) -> Tensor:
-        """softmax(q kᵀ) of a chunk, (R · H, C, K); q is already scaled."""
-        added, empty = self.additive_mask(chunk)
-        heads = chunk.heads.stop - chunk.heads.start
+    def __call__(self, chunk: Chunk, q: Tensor, k: Tensor) -> Tensor:
+        """softmax(q kᵀ · scale) of a chunk, (R, H, C, K); `k`: global keys first."""
+        added, empty = self.additive_mask(chunk, q.dtype)
         if added.shape[0] > 1:
-            added = added.expand(-1, heads, -1, -1).flatten(0, 1)
-        weights = torch.baddbmm(added.view(-1, *added.shape[-2:]), q, k.transpose(1, 2)).softmax(-1)
-        if empty is not None:
-            weights.view(-1, heads, *weights.shape[1:]).masked_fill_(empty, 0.0)
-        return weights
-
-
-def _gather_global(x: Tensor, positions: Tensor) -> Tensor:
-    """(B, H, G, d) rows of x (B, H, L, d) at the positions (B, G) of the global tokens."""
-    return x.gather(2, positions[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
+            added = added.expand(-1, q.shape[1], -1, -1).flatten(0, 1)
+        q, keys, shape = (q * self.scale).flatten(0, 1), k.flatten(0, 1).transpose(1, 2), q.shape[:3]
+        weights = torch.baddbmm(added.view(-1, *added.shape[-2:]), q, keys).softmax(-1).view(*shape, -1)
+        return weights if empty is None else weights.masked_fill(empty, 0.0)
 
 
 def _all_true(may: Tensor) -> bool:
@@ -288,204 +332,75 @@ def _all_true(may: Tensor) -> bool:
     return may.device.type == "cpu" and bool(may.all())
 
 
-def _dropout_mask(weights: Tensor, dropout: float, seed: int) -> Tensor:
-    """Factors of dropout for the weights of a chunk, reproducible by seed."""
-    chance = torch.Generator(weights.device).manual_seed(seed)
-    return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=chance).div_(1.0 - dropout)
-
-
-def empty_transposed(x: Tensor) -> Tensor:
-    """Uninitialized (B, H, L, d) with the memory layout (B, L, H, d), as linear layers read and write."""
-    B, H, L, d = x.shape
-    return x.new_empty(B, L, H, d).transpose(1, 2)
-
-
-def default_chunk_spec(q: Tensor) -> ChunkSpec:
-    """On CPUs, the fastest for windows of 33 to 513 keys; on GPUs, few launches within some hundred MiB."""
-    if q.device.type != "cpu":
-        return ChunkSpec(512, 2**26)
-    return ChunkSpec(128 if q.dtype == torch.bfloat16 else 64, 2**20)
-
-
-class _ChunkedAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float
-    ) -> Tensor:
-        spec = default_chunk_spec(q)
-        seed = int(torch.randint(2**62, ())) if dropout else 0
-        ctx.save_for_backward(q, k, v)
-        ctx.settings = pattern, scale, dropout, spec, seed
-        context, out = _ChunkContext(q, k, v, pattern, scale), empty_transposed(v)
-        for number, chunk in enumerate(iter_chunks(pattern, q, spec)):
-            queries, keys, values = context.chunk_qkv(chunk)
-            weights = context.weights(chunk, queries, keys)
-            if dropout:
-                weights *= _dropout_mask(weights, dropout, seed + number)
-            part = out[chunk.rows, chunk.heads, chunk.queries]
-            part.copy_((weights @ values).view(part.shape))
-        return out
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        q, k, v = ctx.saved_tensors
-        pattern, scale, dropout, spec, seed = ctx.settings
-        context, dq = _ChunkContext(q, k, v, pattern, scale), empty_transposed(q)
-        sums = [empty_transposed(x).zero_() for x in (k, v)]
-        wide = torch.promote_types(q.dtype, torch.float32)  # global tokens sum many small gradients
-        global_kv = (context.global_k, context.global_v) if context.num_global else ()
-        far = [torch.zeros_like(x, dtype=wide) for x in global_kv]
-        for number, chunk in enumerate(iter_chunks(pattern, q, spec)):
-            queries, keys, values = context.chunk_qkv(chunk)
-            grad_out = gradient[chunk.rows, chunk.heads, chunk.queries].flatten(0, 1)
-            weights = context.weights(chunk, queries, keys)
-            d_weights, used = grad_out @ values.transpose(1, 2), weights
-            if dropout:
-                kept = _dropout_mask(weights, dropout, seed + number)
-                d_weights, used = d_weights.mul_(kept), weights * kept
-            d_values = used.transpose(1, 2) @ grad_out
-            d_scores = capabilities.softmax_backward(d_weights, weights)
-            part = dq[chunk.rows, chunk.heads, chunk.queries]
-            part.copy_((d_scores @ keys).view(part.shape)).mul_(scale)
-            for n, added in enumerate((d_scores.transpose(1, 2) @ queries, d_values)):
-                added = added.view(part.shape[0], part.shape[1], *added.shape[1:])
-                sums[n][chunk.rows, chunk.heads, chunk.keys] += added[:, :, context.num_global :]
-                if far:
-                    far[n][chunk.rows, chunk.heads] += added[:, :, : context.num_global]
-        for x, added in zip(sums, far, strict=False):
-            x.scatter_add_(2, context.global_index.expand_as(added), added.to(x.dtype))
-        return dq, *sums, None, None, None
-
-
 def chunked_attention(call: LocalCall) -> Tensor:
-    """`local_attention` chunk by chunk. Weights are not stored: the backward pass recomputes the weights of each chunk, so
-    memory holds queries, keys, values and one chunk."""
-    return _ChunkedAttention.apply(*call[:6])  # type: ignore[no-untyped-call]
+    """`local_attention` chunk by chunk: memory holds queries, keys, values and one chunk."""
+    weights_of, dropout, seed = _ChunkWeights(call), call.dropout, int(torch.randint(2**62, ())) if call.dropout else 0
+
+    def attend(number: int, chunk: Chunk, q: Tensor, k: Tensor, v: Tensor, *far: Tensor) -> Tensor:
+        if far:
+            k, v = torch.cat((far[0], k), 2), torch.cat((far[1], v), 2)
+        weights = weights_of(chunk, q, k)
+        if dropout:  # by a seed per chunk: the backward pass needs the same factors
+            chance = torch.Generator(q.device).manual_seed(seed + number)
+            kept = torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=chance)
+            weights = weights * kept.div_(1.0 - dropout)
+        return weights @ v
+
+    far = weights_of.global_kv
+    return _chunk_map(attend, call.pattern, call.v.shape[-1], "qkk" + "g" * len(far), *call[:3], *far)
 
 
-# -- attention that also returns its weights
-#
-# Row l of the weights (B, H, L, W) has one column for each key from l - left to l + right, in steps of the dilation. Columns
-# outside the sequence are 0. Weights stay in the autograd graph, for gradient-based attribution.
-
-RECORDING_CHUNK_SPEC = ChunkSpec(256, 2**22)
-
-
-def _iter_windows(pattern: LocalPattern, x: Tensor) -> Iterator[tuple[Any, Any, Tensor, Tensor]]:
-    """Index of the queries and of the keys of each chunk; (C, W) the key index within the chunk for each window column of
-    each query, and whether the key exists."""
-    for chunk in iter_chunks(pattern, x, RECORDING_CHUNK_SPEC):
-        at_queries, at_keys = ((chunk.rows, chunk.heads, side) for side in (chunk.queries, chunk.keys))
-        step = chunk.keys.step
-        first = (chunk.queries.start - chunk.keys.start) // step - chunk.window.left
-        queries, keys = (len(range(side.start, side.stop, step)) for side in (chunk.queries, chunk.keys))
-        wide = torch.arange(chunk.window.left + chunk.window.right + 1, device=x.device)
-        at = torch.arange(first, first + queries, device=x.device)[:, None] + wide
-        yield at_queries, at_keys, at.clamp(0, keys - 1), (at >= 0) & (at < keys)
-
-
-def _to_dense(part: Tensor, columns: Tensor, inside: Tensor, keys: int) -> Tensor:
-    """Scatter (…, C, W) of window columns to (…, C, K), each window column to the column of its key."""
-    room = part.new_zeros(*part.shape[:-1], keys)
-    return room.scatter_add_(-1, columns.expand_as(part), torch.where(inside, part, 0.0))
-
-
-def _band_scores(q: Tensor, k: Tensor, pattern: LocalPattern) -> Tensor:
-    """q · k for every column of every window, (B, H, L, W)."""
-    scores = q.new_empty(*q.shape[:3], pattern.window.left + pattern.window.right + 1)
-    for at_queries, at_keys, columns, inside in _iter_windows(pattern, q):
-        square = q[at_queries] @ k[at_keys].transpose(-2, -1)
-        scores[at_queries] = torch.where(inside, square.gather(-1, columns.expand(*square.shape[:3], -1)), 0.0)
-    return scores
-
-
-def _band_matmul(weights: Tensor, v: Tensor, pattern: LocalPattern) -> Tensor:
-    """Σ weight · value over the columns of every window."""
-    mixed = empty_transposed(v)
-    for at_queries, at_keys, columns, inside in _iter_windows(pattern, v):
-        values = v[at_keys]
-        mixed[at_queries] = _to_dense(weights[at_queries], columns, inside, values.shape[-2]) @ values
-    return mixed
-
-
-def _band_matmul_transposed(weights: Tensor, x: Tensor, pattern: LocalPattern) -> Tensor:
-    """The transpose of `_band_matmul`: for each key, Σ weight · x over the queries whose windows contain the key."""
-    total = empty_transposed(x).zero_()
-    for at_queries, at_keys, columns, inside in _iter_windows(pattern, x):
-        square = _to_dense(weights[at_queries], columns, inside, total[at_keys].shape[-2])
-        total[at_keys] += square.transpose(-2, -1) @ x[at_queries]
-    return total
-
-
-class _BandProduct(torch.autograd.Function):
-    """`_band_scores` or `_band_matmul`: each is the gradient of the other by its first argument."""
-
-    @staticmethod
-    def forward(ctx: Any, first: Tensor, second: Tensor, pattern: LocalPattern, to_scores: bool) -> Tensor:
-        ctx.save_for_backward(first, second)
-        ctx.pattern, ctx.to_scores = pattern, to_scores
-        return (_band_scores if to_scores else _band_matmul)(first, second, pattern)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
-        (first, second), pattern = ctx.saved_tensors, ctx.pattern
-        weights, x = (grad_out, first) if ctx.to_scores else (first, grad_out)
-        d_first = (_band_matmul if ctx.to_scores else _band_scores)(grad_out, second, pattern)
-        return d_first, _band_matmul_transposed(weights, x, pattern), None, None
-
-
-def _visible_keys(
-    pattern: LocalPattern, rows: int, heads: int, length: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Key positions of all columns (global tokens first, -1: no key), and a bool mask of the keys to attend to."""
-    b, q = torch.arange(rows, device=device).view(-1, 1, 1, 1), torch.arange(length, device=device).view(1, 1, -1, 1)
+def _key_positions(pattern: LocalPattern, heads: int, length: int, device: torch.device) -> Tensor:
+    """(1 or B, 1 or H, L, G + W) key position of all columns, global tokens first; -1: no key."""
+    at = torch.arange(length, device=device).view(1, 1, -1, 1)
     wide = torch.arange(-pattern.window.left, pattern.window.right + 1, device=device)
     groups = []
     for group, window in pattern.head_groups(heads):
         assert isinstance(window.dilation, int)
-        groups.append((q + wide * window.dilation).expand(-1, group.stop - group.start, -1, -1))
-    # (1, H or 1, L, W) key position of each window column; positions outside the sequence are included
+        groups.append((at + wide * window.dilation).expand(-1, group.stop - group.start, -1, -1))
     keys = torch.cat(groups, 1) if len(groups) > 1 else groups[0][:, :1]
-    h, marks = torch.arange(keys.shape[1], device=device).view(1, -1, 1, 1), pattern.global_positions()
-    real = pattern.valid_tokens(length)
-
-    def together(k: Tensor) -> Tensor | bool:
-        return True if pattern.token_mask is None else pattern.token_mask(b, h, q, k)
-
-    inside = (keys >= 0) & (keys < length)
-    may, keys = inside & together(keys.clamp(0, length - 1)), torch.where(inside, keys, -1)
+    keys, marks = torch.where((keys >= 0) & (keys < length), keys, -1), pattern.global_positions()
     if marks is not None:
-        places, used = (x[:, None, None] for x in marks)
-        besides = used & ~pattern.window(b, h, q, places) & together(places)
-        sizes = rows, keys.shape[1], length
-        may = torch.cat([x.expand(*sizes, -1) for x in (besides, may)], -1)
-        keys = torch.cat([x.expand(*sizes, -1) for x in (torch.where(used, places, -1), keys)], -1)
-        assert pattern.global_tokens is not None
-        may = may & ~pattern.global_tokens.tokens[:, None, :, None]  # a separate attention computes global queries
-    if real is not None:
-        may = may & real[:, None, :, None]
-    return keys.int(), may
+        places = torch.where(marks[1], marks[0], -1)[:, None, None]
+        sizes = len(places), keys.shape[1], length
+        keys = torch.cat([x.expand(*sizes, -1) for x in (places, keys)], -1)
+    return keys.int()
 
 
 def local_attention_with_weights(call: LocalCall) -> Tensor:
     """Attention output (B, H, L, e) over the window and the global tokens; `record` receives weights (B, H, L, G + W) and
-    key positions (B or 1, H or 1, L, G + W). Rows of global tokens and padding are 0."""
-    q, k, v, pattern, scale, dropout, record = call
-    marks, (_, heads, length, _) = pattern.global_positions(), q.shape
-    scores = _BandProduct.apply(q * scale, k, pattern, True)  # type: ignore[no-untyped-call]
-    keys, may = _visible_keys(pattern, q.shape[0], heads, length, q.device)
-    num_global = 0 if marks is None else marks[0].shape[1]
-    if marks is not None:
-        far_k, far_v = (_gather_global(x, marks[0]) for x in (k, v))
-        scores = torch.cat(((q * scale) @ far_k.transpose(2, 3), scores), -1)
-    weights = scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~may, 0.0).to(v.dtype)
+    key positions (B or 1, H or 1, L, G + W). Rows of global tokens and padding are 0.
+
+    After the global tokens, row l of the weights has one column for each key from l - left to l + right, in steps of the
+    dilation. Columns outside the sequence are 0. Weights stay in the autograd graph, for gradient-based attribution."""
+    q, k, v, pattern, _, dropout, record = call
+    weights_of, (_, heads, length, _) = _ChunkWeights(call), q.shape
+    num_global, far = weights_of.num_global, weights_of.global_kv
+
+    def weigh(number: int, chunk: Chunk, q: Tensor, k: Tensor, *far: Tensor) -> Tensor:
+        weights, (columns, inside) = weights_of(chunk, q, torch.cat((*far, k), 2)), chunk.window_columns(q.device)
+        near = weights[..., num_global:].gather(-1, columns.expand(*weights.shape[:3], -1))
+        return torch.cat((weights[..., :num_global], torch.where(inside, near, 0.0)), -1)
+
+    def mix(number: int, chunk: Chunk, weights: Tensor, v: Tensor, *far: Tensor) -> Tensor:
+        (columns, inside), near = chunk.window_columns(v.device), weights[..., num_global:]
+        dense = v.new_zeros(*weights.shape[:3], v.shape[2])
+        dense = dense.scatter_add(-1, columns.expand_as(near), torch.where(inside, near, 0.0))
+        return torch.cat((weights[..., :num_global], dense), -1) @ torch.cat((*far, v), 2)
+
+    width, more = num_global + pattern.window.left + pattern.window.right + 1, "g" if far else ""
+    weights = _chunk_map(weigh, pattern, width, "qk" + more, q, k, *far[:1])
+    valid, hidden = pattern.valid_tokens(length), None
+    if pattern.global_tokens is not None:
+        hidden = pattern.global_tokens.tokens  # a separate attention computes global queries
+    if valid is not None:
+        hidden = ~valid if hidden is None else hidden | ~valid
+    if hidden is not None:
+        weights = weights.masked_fill(hidden[:, None, :, None], 0.0)
     if record is not None:
-        weights = record(weights, keys)
+        weights = record(weights, _key_positions(pattern, heads, length, q.device))
     used = F.dropout(weights, dropout, training=dropout > 0.0)
-    mixed = _BandProduct.apply(used[..., num_global:], v, pattern, False)  # type: ignore[no-untyped-call]
-    return mixed if marks is None else mixed + used[..., :num_global] @ far_v
+    return _chunk_map(mix, pattern, v.shape[-1], "qk" + more, used, v, *far[1:])
 
 
 LOCAL_KERNELS = (
