@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from regard.data.images.labeled import folder_classes
-from regard.runs.preprocess import PreparedData, prepare
-from regard.runs.spec import DataSources, new_spec
+from regard.data.training_files import DataSources
+from regard.runs.spec import new_spec
 from regard.tasks import find_task
+from regard.tasks.preparation import PreparedData, prepare
 from regard.types import Batch
 
 
@@ -23,8 +24,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepared(task: str, entry: str, preset: str, **model: Any) -> PreparedData:
-    order = new_spec(find_task(task, "image"), preset, DataSources((entry,)), {"model": model})
-    return prepare(order, lambda line: None)
+    sources = DataSources((entry,))
+    order = new_spec(find_task(task, "image"), preset, sources, {"model": model})
+    return prepare(order.identity, None, sources, order.settings.data, 8192, lambda line: None)
 
 
 def first(task: str, made: PreparedData) -> Batch:

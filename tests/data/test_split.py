@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
+from regard.data import training_files
+from regard.data.training_files import DataSources, HeldOutKeys, TrainingFiles, compute_fingerprint
 from regard.errors import DataError, SettingError
-from regard.runs import preprocess
-from regard.runs.preprocess import HeldOutKeys, TrainingFiles, compute_fingerprint
-from regard.runs.spec import DataSources
 from regard.tasks import find_task
 
 
@@ -33,7 +32,7 @@ def as_ever(keys: list[str], share: float, most: int, salt: str) -> set[str]:
 def test_the_held_out_rows_do_not_depend_on_the_chunk_size(
     part: int, share: float, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preprocess, "_CHUNK_KEYS", part)
+    monkeypatch.setattr(training_files, "_CHUNK_KEYS", part)
     for count in (2, 3, 100, 1000):
         keys = [f"sentence {number % (2 * count // 3 + 1)}" for number in range(count)]
         held = HeldOutKeys(iter(keys), share, most, "salt")

@@ -24,10 +24,11 @@ from conftest import TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train
 from data_files import refused, write
 from golden import samples
 from regard.data import store as token_store
+from regard.data import training_files
 from regard.data.store import FileLock, StoreWriter, TokenStore, cache_key, cached_store, load_note, save_note
 from regard.data.text.samples import Pair
 from regard.errors import DataError, RunError, SettingError
-from regard.runs import preprocess
+from regard.tasks import preparation
 
 ONE = (*TWELVE, "train.steps=1")
 HIT = "tokens from the cache"
@@ -302,7 +303,7 @@ def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(pairs: P
 def test_files_are_not_parsed_again_where_nothing_has_changed(few: Path, tmp_path: Path, monkeypatch: Any) -> None:
     with stopped_in(6):
         train_tiny(few, tmp_path / "run", *TWELVE)
-    monkeypatch.setattr(preprocess.TrainingFiles, "_iter_samples", lambda *_: pytest.fail("they were"))
+    monkeypatch.setattr(training_files.TrainingFiles, "_iter_samples", lambda *_: pytest.fail("they were"))
     assert "held out" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
 
@@ -312,14 +313,14 @@ def test_data_that_changes_between_two_reads_is_refused(
 ) -> None:
     step = {"before the tokenizer": "_make_tokenizer", "before the tokens": "_load_or_encode"}[when]
     notes = tmp_path / "cache/notes"
-    data, real = write_pairs(tmp_path / "d.tsv", pairs[:30]), getattr(preprocess, step)
+    data, real = write_pairs(tmp_path / "d.tsv", pairs[:30]), getattr(preparation, step)
 
     def grown(*given: Any) -> Any:
         write_pairs(data, pairs[:31])
         return real(*given)
 
     with monkeypatch.context() as patch, pytest.raises(DataError, match="changed"):
-        patch.setattr(preprocess, step, grown)
+        patch.setattr(preparation, step, grown)
         train_tiny(data, tmp_path / "run", *ONE)
     # a valid tokenizer
     assert not (tmp_path / "run").exists() and len(list(notes.iterdir())) == (step == "_load_or_encode")
@@ -354,8 +355,8 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
         real(self, **parts)
 
     monkeypatch.setattr(StoreWriter, "add", counted)
-    monkeypatch.setattr(preprocess, "ENCODE_BATCH", 500)
-    monkeypatch.setattr("regard.runs.preprocess.PreparedData.__post_init__", lambda _: count(), raising=False)
+    monkeypatch.setattr(preparation, "ENCODE_BATCH", 500)
+    monkeypatch.setattr("regard.tasks.preparation.PreparedData.__post_init__", lambda _: count(), raising=False)
     train_tiny(data, tmp_path / "run", *ONE, "data.valid_fraction=0.01", "data.vocab_size=300")
     found = facts(tmp_path / "run")["data_stats"]
     assert found["train"] + found["valid"] == 4 * len(pairs) >= 6000
@@ -368,9 +369,9 @@ def test_a_stream_is_refused_and_a_long_read_reports_progress(tmp_path: Path, mo
     os.mkfifo(tmp_path / "d.tsv")
     refused("stream", train_tiny, tmp_path / "d.tsv", tmp_path / "run", *ONE)
     clock: Iterator[int] = iter(range(0, 1000, 6))
-    monkeypatch.setattr("regard.runs.preprocess.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("regard.data.training_files.time.monotonic", lambda: next(clock))
     said: list[str] = []
-    assert list(preprocess.log_progress(range(4500), "pairs read", said.append)) == list(range(4500))
+    assert list(training_files.log_progress(range(4500), "pairs read", said.append)) == list(range(4500))
     assert said == ["  2,000 pairs read, 167 per second", "  4,000 pairs read, 167 per second"]
 
 

@@ -55,9 +55,9 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "past < 0, past * self.penalty, past / self.penalty", "past < 0, past / self.penalty, past * self.penalty",
      "repeated tokens become more likely"),
     # -- data
-    ("held-out-unstable", "regard.runs.preprocess:HeldOutKeys.__init__", "frozenset(lowest[:count].tolist())",
+    ("held-out-unstable", "regard.data.training_files:HeldOutKeys.__init__", "frozenset(lowest[:count].tolist())",
      "frozenset(lowest[-count:].tolist())", "added samples change which others are held out"),
-    ("fingerprint-without-lengths", "regard.runs.preprocess:add_texts", 'len(content).to_bytes(8, "little") + content',
+    ("fingerprint-without-lengths", "regard.data.training_files:add_texts", 'len(content).to_bytes(8, "little") + content',
      "content", "texts cut at other places have the same fingerprint"),
     ("no-random-tokens", "regard.data.batching.windows:TokenMasker._replacements",
      "chance < MASK_FRACTION + RANDOM_FRACTION", "chance < MASK_FRACTION",

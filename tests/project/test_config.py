@@ -12,12 +12,13 @@ import pytest
 from regard import index
 from regard.config import as_dict, coerce, describe, from_dict, override
 from regard.data.settings import DataSettings
+from regard.data.training_files import DataSources
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError, UnknownColumnError, UnknownFolderError, suggest
 from regard.index import PRESET_ALIASES, RELATED, SYNONYMS, print_note, task_aliases
 from regard.runs.info import info
 from regard.runs.settings import GROUPS, check_overrides, collect_overrides, diff_settings, read_settings, resolve
-from regard.runs.spec import DataSources, new_spec
+from regard.runs.spec import new_spec
 from regard.systems import SYSTEMS, find_preset
 from regard.tasks import find_task
 from regard.training.settings import TrainSettings

@@ -163,9 +163,10 @@ IN_NN = (
 """Modules of regard.nn that a translation does not use, among others."""
 
 EVALUATE = (
-    *RUN, "regard.training.*", *within("regard.data.check", "engine findings pairs report"), *within("regard.data", "samples"),
+    *RUN, "regard.training.*", "regard.data.training_files", "regard.tasks.preparation",
+    *within("regard.data.check", "engine findings pairs report"), *within("regard.data", "samples"),
     *within("regard.draw", "charts colors figure text"),
-    *within("regard.runs", "check evaluate folder preprocess spec"),
+    *within("regard.runs", "check evaluate folder spec"),
 )  # fmt: skip
 TRAIN = (
     *EVALUATE, "regard.data.batching.loader",

@@ -21,6 +21,7 @@ from conftest import rows
 from regard.cli import main
 from regard.data.images.labeled import ImageSample, iterate_images, iterate_unlabeled
 from regard.data.settings import DataSettings
+from regard.data.training_files import describe_empty_rows
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_layer_scores
 from regard.errors import DataError, RegardError, SettingError
@@ -30,7 +31,6 @@ from regard.runs import progress
 from regard.runs.check import check
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.predict import predict, read_inputs
-from regard.runs.preprocess import describe_empty_rows
 from regard.runs.probe import split_images
 from regard.runs.progress import ProgressReporter
 from regard.systems import find_preset

@@ -21,10 +21,11 @@ import regard
 from conftest import stopped_in
 from encoders import encoder
 from regard.data.text.samples import Pair
+from regard.data.training_files import DataSources
 from regard.errors import RegardError, SettingError, WeightsError
 from regard.model import Model
 from regard.runs.folder import RunFolder
-from regard.runs.spec import DataSources, resume_spec
+from regard.runs.spec import resume_spec
 from regard.systems import SYSTEMS
 from regard.tasks import embed, find_task
 from regard.tasks.base import EncodingContext, HeadOptions, LossSum, LossWeights

@@ -18,10 +18,11 @@ from regard.data.images import image_io
 from regard.data.images.image_io import read_mask
 from regard.data.images.labeled import ImageSample, folder_classes, iterate_depth_images
 from regard.data.settings import DataSettings
+from regard.data.training_files import DataSources
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, SettingError
 from regard.processors.image import ImageProcessor
-from regard.runs.spec import DataSources, new_spec
+from regard.runs.spec import new_spec
 from regard.systems import SYSTEMS
 from regard.tasks import dense, find_task, segment
 from regard.tasks.base import EncodingContext, EvalSpec, HeadOptions, LossSum

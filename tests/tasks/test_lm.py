@@ -19,13 +19,13 @@ from torch.nn import functional as F
 import regard
 from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
+from regard.data.training_files import DataSources, TrainingFiles
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import DataError, RegardError, SettingError
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from regard.runs.evaluate import validation_loss
-from regard.runs.preprocess import TrainingFiles
 from regard.runs.settings import resolve
-from regard.runs.spec import DataSources, new_spec
+from regard.runs.spec import new_spec
 from regard.tasks import find_task, lm
 from regard.tasks.base import LossSum
 from regard.tasks.lm import document_spans

@@ -23,14 +23,13 @@ from conftest import facts, rows
 from encoders import encoder
 from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
+from regard.data.training_files import DataSources, TrainingFiles
 from regard.errors import DataError, RegardError, SettingError
 from regard.model import ModelSpec, assemble
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
 from regard.runs.evaluate import evaluate
-from regard.runs.preprocess import TrainingFiles
-from regard.runs.spec import DataSources
 from regard.systems import bert
 from regard.tasks import find_task
 from regard.tasks.base import Encoded, LossWeights

@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 
+from regard.data.training_files import DataSources, LogFn, content_fingerprint, read_samples, validation_samples
 from regard.decode.settings import apply_overrides
 from regard.errors import DataError, RunError, SettingError
 from regard.index import read_config_files
 from regard.model import Model, load
 from regard.nn.kernels.linear import recheck_packed
-from regard.runs.preprocess import LogFn, content_fingerprint, read_samples, validation_samples
 from regard.runs.settings import Settings, collect_overrides, resolve
-from regard.runs.spec import DataSources
 from regard.tasks import Task
 from regard.tasks.base import Encoded, EncodingContext, EvalSpec, LossSum
 from regard.training.distributed import pick_device
@@ -65,8 +64,8 @@ def evaluate(
         columns = columns or own.get("sources", {}).get("columns", {})
         samples = list(read_samples(model.task, data, columns or {}, log))
     elif "sources" in own:
-        samples = validation_samples(model.task, DataSources.from_dict(own["sources"]), made, log)
-        if content_fingerprint(model.task, samples) != own["data_stats"]["valid_fingerprint"]:
+        samples = validation_samples(model.task, DataSources.from_dict(own["sources"]), made.data.valid_fraction, log)
+        if content_fingerprint(model.task.reader, samples) != own["data_stats"]["valid_fingerprint"]:
             raise RunError(
                 f"{folder}: the validation data of this run has changed since training. Pass files with --data."
             )

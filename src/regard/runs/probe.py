@@ -24,6 +24,15 @@ from torch.nn import functional as F
 from regard.data.images.image_io import DECODE_THREADS, free_memory
 from regard.data.images.labeled import ImageSample
 from regard.data.text.files import chunked
+from regard.data.training_files import (
+    DataSources,
+    HeldOutKeys,
+    LogFn,
+    TrainingFiles,
+    log_progress,
+    read_samples,
+    sort_labels,
+)
 from regard.draw.charts import draw_layer_scores
 from regard.draw.figure import check_suffix
 from regard.errors import DataError, RegardError, SettingError
@@ -31,9 +40,8 @@ from regard.index import read_config_files
 from regard.model import Model, load
 from regard.processors.image import ImageProcessor
 from regard.runs.evaluate import small_sample_warning
-from regard.runs.preprocess import HeldOutKeys, LogFn, TrainingFiles, log_progress, read_samples, sort_labels
 from regard.runs.settings import resolve
-from regard.runs.spec import DataSources, expand_paths
+from regard.runs.spec import expand_paths
 from regard.runs.terminal import ProgressPrinter
 from regard.tasks import find_task
 from regard.tasks.base import EVAL_BATCH_SIZE
@@ -296,7 +304,10 @@ def _location(sample: ImageSample) -> str:
 
 def _run_holdout(own: Mapping[str, Any], say: LogFn) -> set[str]:
     """Locations of the images that the run held out of its training files for validation."""
-    sources, fraction = DataSources.from_dict(own["sources"]), resolve(own["settings"], {}).data.valid_fraction
+    sources, fraction = (
+        DataSources.from_dict(own["sources"]),
+        resolve(own["settings"], {}).data.valid_fraction,
+    )
     if sources.valid:
         return set()
     held = TrainingFiles(find_task(str(own["task"]), "image"), sources, fraction, say).scan().held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from regard.data.file_discovery import IMAGE_SUFFIXES
 from regard.data.text.files import split_parallel
 from regard.data.text.formats import file_format, read_header
 from regard.data.text.tables import first_value
+from regard.data.training_files import DataSources
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, RunError, SettingError
 from regard.index import absolute_folder, is_folder_path, read_config_files, resolve_preset_name, resolve_task_name
@@ -25,19 +26,6 @@ from regard.systems import SYSTEMS, find_checkpoint_system, find_preset, find_sy
 from regard.tasks import TASKS, Task, find_task
 from regard.tasks.base import HeadOptions
 from regard.weights.tables import matches
-
-
-@dataclass(frozen=True)
-class DataSources:
-    """Data files of a run."""
-
-    data: tuple[str, ...]
-    valid: tuple[str, ...] = ()
-    columns: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> DataSources:
-        return cls(tuple(saved["data"]), tuple(saved["valid"]), saved["columns"])
 
 
 @dataclass(frozen=True)

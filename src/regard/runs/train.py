@@ -13,17 +13,18 @@ import torch
 from rich.console import Console
 
 from regard.capabilities import is_available, retain_freed_memory
+from regard.data.training_files import DataSources, LogFn
 from regard.errors import SettingError, UnknownFolderError
 from regard.model import Model, assemble, load
 from regard.runs import spec
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
-from regard.runs.preprocess import LogFn, PreparedData, prepare
 from regard.runs.progress import PipeSafeConsole, print_line
 from regard.runs.settings import collect_overrides
 from regard.runs.trainer import Trainer
 from regard.tasks import uses_setting
 from regard.tasks.modality.base import batch_budget
+from regard.tasks.preparation import PreparedData, prepare
 from regard.training.distributed import init_distributed, pick_device
 from regard.training.optimizer import uses_autocast
 from regard.training.settings import TrainSettings
@@ -55,7 +56,7 @@ def train(
     unused = [setting for setting in named if not uses_setting(found, setting)]
     files = spec.expand_paths(found, data)
     valid_files = spec.expand_paths(found, valid or reader.validation_entries(files))
-    asked = found, model, spec.DataSources(files, valid_files, columns or {}), overrides
+    asked = found, model, DataSources(files, valid_files, columns or {}), overrides
     where = pick_device(device)
     with ExitStack() as stack:
         world = stack.enter_context(init_distributed(where))
@@ -83,16 +84,17 @@ def train(
             world.check_divides(order.settings.train.grad_accum)
         if order.settings.train.deterministic:
             stack.enter_context(deterministic_algorithms())
-        prepared = prepare(order, log)
+        shown, others = ", ".join(order.sources.data[:5]), len(order.sources.data) - 5
+        log(f"Reading {shown}" + (f" and {others:,} more" if others > 0 else ""))
+        tokens = int(order.settings.train.batch_tokens)
+        prepared = prepare(order.identity, order.processor, order.sources, order.settings.data, tokens, log)
         if few := small_sample_warning(found, prepared.stats["valid"]):
             log(f"warning: {few}. Add validation data with --valid, or raise data.valid_fraction.")
         begun = folder.read_metadata().get("packed") if going_on or not first else None
         packed = _use_packing(order, prepared, where, log, begun)
         if where.type == "cpu" and is_available("malloc_thresholds"):
             retain_freed_memory()
-        torch.manual_seed(order.settings.train.seed)
-        fresh = assemble(replace(order.identity, config=prepared.config, options=prepared.options), prepared.processor)
-        notes = _init_weights(fresh, order)
+        fresh, notes = _initial_model(order, prepared)
         for line in () if going_on else notes:
             log(f"note: {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
@@ -111,16 +113,18 @@ def train(
         return best or load(folder.path, device=where)
 
 
-def _init_weights(fresh: Model, order: spec.TrainSpec) -> list[str]:
-    """Load the initial weights into the model; returns notes about new and unused parts."""
+def _initial_model(order: spec.TrainSpec, prepared: PreparedData) -> tuple[Model, list[str]]:
+    """The model with its initial weights, and notes about new and unused parts."""
+    torch.manual_seed(order.settings.train.seed)
+    fresh = assemble(replace(order.identity, config=prepared.config, options=prepared.options), prepared.processor)
     if order.init_folder is not None and order.init_folder.is_dir():
-        return spec.load_initial_weights(fresh, order.init_folder, order.settings.model)
+        return fresh, spec.load_initial_weights(fresh, order.init_folder, order.settings.model)
     part = order.identity.system.part
     if part is None:
-        return []
+        return fresh, []
     if order.weights_folder is not None:
-        return part.load(fresh.body, fresh.config) if order.weights_folder.is_dir() else []
-    return part.describe_random(order.settings.model)
+        return fresh, part.load(fresh.body, fresh.config) if order.weights_folder.is_dir() else []
+    return fresh, part.describe_random(order.settings.model)
 
 
 @contextmanager

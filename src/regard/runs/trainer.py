@@ -27,12 +27,12 @@ from regard.model import Model
 from regard.runs.card import write_card
 from regard.runs.evaluate import validation_loss
 from regard.runs.folder import RunFolder
-from regard.runs.preprocess import PreparedData
 from regard.runs.progress import ProgressReporter, print_line, program_command, shorten_lines
 from regard.runs.spec import TrainSpec
 from regard.runs.terminal import format_duration
 from regard.tasks.base import EvalSpec, LossWeights
 from regard.tasks.modality.base import batch_budget
+from regard.tasks.preparation import PreparedData
 from regard.training import loop, optimizer
 from regard.training.checkpoint import (
     average_checkpoints,
