@@ -46,27 +46,6 @@ def theirs(tags: list[str]) -> list[str]:
     return [SAME.get(tag[0], tag[0]) + tag[1:] for tag in tags]
 
 
-NEXT: list[tuple[str, list[str], list[Entity]]] = [
-    ("two that touch", ["B-X", "I-X", "B-X"], [Entity("X", 0, 1), Entity("X", 2, 2)]),
-    ("IOB1", ["I-X", "I-X", "B-X", "I-Y"], [Entity("X", 0, 1), Entity("X", 2, 2), Entity("Y", 3, 3)]),
-    ("I after O", ["O", "I-X", "I-X", "O"], [Entity("X", 1, 2)]),
-    ("another kind", ["B-X", "I-Y"], [Entity("X", 0, 0), Entity("Y", 1, 1)]),
-    ("E ends", ["B-X", "E-X", "I-X", "E-X"], [Entity("X", 0, 1), Entity("X", 2, 3)]),
-    ("E alone", ["O", "E-X", "E-X"], [Entity("X", 1, 1), Entity("X", 2, 2)]),
-    ("S ends", ["S-X", "I-X"], [Entity("X", 0, 0), Entity("X", 1, 1)]),
-    ("B without E", ["B-X", "O"], [Entity("X", 0, 0)]),
-    ("BILOU", ["B-X", "I-X", "L-X", "U-X"], [Entity("X", 0, 2), Entity("X", 3, 3)]),
-    ("letters alone", ["B", "I", "O", "B"], [Entity("", 0, 1), Entity("", 3, 3)]),
-    ("a kind with a dash", ["B-A-B", "I-A-B"], [Entity("A-B", 0, 1)]),
-    ("nothing", [], []),
-]
-
-
-@pytest.mark.parametrize(("tags", "found"), [case[1:] for case in NEXT], ids=[case[0] for case in NEXT])
-def test_entities_are_read_in_every_scheme(tags: list[str], found: list[Entity]) -> None:
-    assert extract_entities(tags) == found
-
-
 @pytest.mark.parametrize("letters", ["I", "BI", "IE", "BIES", "BILU", "BIESLU"])
 def test_entities_of_any_tags_are_those_of_seqeval(letters: str) -> None:
     pytest.importorskip("seqeval", reason="what is compared with")
@@ -94,18 +73,10 @@ def test_every_scheme_gives_back_the_entities_it_was_given(scheme: TagScheme) ->
             assert convert_tags(convert_tags(tags, other), scheme) == tags
         detector.update(tags)
     assert seen == set(scheme_tags(KINDS, scheme))
-    assert detector.scheme == scheme and not detector.num_invalid and not detector.ambiguity
-    assert sum(detector.type_counts.values()) == entities
-
-
-def test_each_scheme_writes_its_tags() -> None:
-    found = [Entity("X", 0, 2), Entity("X", 3, 3), Entity("Y", 4, 4)]
-    written = {scheme: [tag[0] for tag in entities_to_tags(found, 6, scheme)] for scheme in SCHEME_LETTERS}
-    assert written == {
-        "IOB1": list("IIIBIO"), "IOB2": list("BIIBBO"), "BIOES": list("BIESSO"), "BILOU": list("BILUUO"),
-    }  # fmt: skip
     assert scheme_tags(["Y", "X"], "IOB2") == ["O", "B-X", "I-X", "B-Y", "I-Y"]
     assert scheme_tags([""], "BIOES") == ["O", "B", "E", "I", "S"]
+    assert detector.scheme == scheme and not detector.num_invalid and not detector.ambiguity
+    assert sum(detector.type_counts.values()) == entities
 
 
 def test_strict_seqeval_reads_our_tags() -> None:
@@ -143,12 +114,7 @@ def test_measures_are_those_of_seqeval(letters: str) -> None:
             warnings.simplefilter("ignore")
             each = metrics.precision_recall_fscore_support(ours, its, average=None)
             whole = metrics.precision_recall_fscore_support(ours, its, average="micro")
-        by_kind = [
-            hits
-            for _, hits in sorted(
-                ((kind or "_", hits) for kind, hits in found.by_class.items()), key=lambda item: item[0]
-            )
-        ]
+        by_kind = [hits for _, hits in sorted((kind or "_", hits) for kind, hits in found.by_class.items())]
         assert [(h.precision, h.recall, h.f1, h.actual) for h in by_kind] == list(zip(*each, strict=True))
         assert (found.micro.precision, found.micro.recall, found.micro.f1, found.micro.actual) == whole
         if not set("LU") & set(letters):
