@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +11,19 @@ import torch
 from PIL import Image
 from test_cli import Cli
 from test_cli import cli as cli
+from torch.nn import functional as F
 
 import regard
 from regard.data.batching.samplers import Uniform
 from regard.data.images.image_io import ImageCache
 from regard.errors import RegardError
-from regard.model import assemble
 from regard.processors.image import COLUMNS, Augment
 from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
-from regard.tasks.base import HeadOptions, LossWeights
+from regard.tasks.base import LossWeights
 from regard.types import Augmentation, Batch
 from tiny_text_models import train
+from tiny_vision_models import made
 
 SMALL = (
     "model.image_size=16", "model.width=24", "model.depth=2", "model.heads=2", "model.ffn_dim=48", "train.precision=float32",
@@ -91,27 +91,19 @@ def test_paths_bytes_arrays_and_pillow_images_give_equal_predictions(run: Path) 
 
 
 def test_mixed_images_have_the_mixture_of_their_losses() -> None:
-    sizes = {"image_size": 8, "width": 12, "depth": 1, "heads": 2, "ffn_dim": 12}
-    built = regard.build("vit-tiny", task="classify", device="meta", **sizes)
-    model = assemble(replace(built.spec, options=HeadOptions(("a", "b", "c"))), built.processor).double()
-    labels, how = torch.tensor([0, 1, 2]), Augment(mixup=0.5)
-    x = torch.randint(0, 255, (3, 3, 8, 8), dtype=torch.uint8)
+    model, share = made("vit", "classify"), torch.tensor([0.3, 1.0, 0.6])
+    labels, others = torch.tensor([0, 1, 2]), torch.tensor([2, 0, 1])
+    x = torch.randint(0, 255, (3, 3, 16, 16), dtype=torch.uint8)
     changes = torch.zeros(3, len(COLUMNS))
-    changes[:, 2:4] = 1
-    changes[:, 5:8] = 1
-    changes[:, 8], changes[:, 9] = torch.tensor([0.3, 1.0, 0.6]), torch.tensor([2.0, 0.0, 1.0])
-    batch = Batch(x, labels=labels, augmentation=Augmentation(changes, settings=how))
+    changes[:, [2, 3, 5, 6, 7]] = 1
+    changes[:, 8], changes[:, 9] = share, others
+    batch = Batch(x, labels=labels, augmentation=Augmentation(changes, settings=Augment(mixup=0.5)))
     total, count = model.objective.loss(model, batch, LossWeights(smoothing=0.1))
-    pixels = model.processor.normalize(
-        torch.lerp(x[[2, 0, 1]].double(), x.double(), changes[:, 8].view(3, 1, 1, 1).double()) / 255
-    )
-    logits, wanted = model.logits(pixels), 0.0
-    for row, (own, other, share) in enumerate(((0, 2, 0.3), (1, 0, 1.0), (2, 1, 0.6))):
-        for label, weight in ((own, share), (other, 1 - share)):
-            spread = torch.full((3,), 0.05, dtype=torch.float64)
-            spread[label] = 0.9
-            wanted -= weight * float((spread * logits[row].log_softmax(-1)).sum().detach())
-    assert int(count) == 3 and float(total.detach()) == pytest.approx(wanted, rel=1e-5)
+    mixed = torch.lerp(x[others].double(), x.double(), share.double().view(3, 1, 1, 1))
+    logits = model.logits(model.processor.normalize(mixed / 255))
+    each = [F.cross_entropy(logits, one, reduction="none", label_smoothing=0.15) for one in (labels, others)]
+    right = (share * each[0] + (1 - share) * each[1]).sum()  # torch gives a third of 0.15 to the label too
+    assert int(count) == 3 and float(total.detach()) == pytest.approx(float(right.detach()), rel=1e-5)
 
 
 def test_every_micro_batch_has_equally_many_images_and_every_image_its_own_seed() -> None:
