@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from test_cli import Cli
 from test_cli import cli as cli
 
@@ -68,18 +66,10 @@ def run(album: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- predictions
 
 
-def test_images_are_captioned_in_every_input_form(run: Path, album: Path) -> None:
-    made = regard.load(run)
-    path = album / "images" / "n 0.png"
-    picture = Image.fromarray(np.asarray(Image.new("RGB", (20, 18), "red")))
-    given = [str(path), path, path.read_bytes(), picture, np.asarray(picture)]
-    answers = [made.predict(one) for one in given]
-    assert all(answer == answers[0] for answer in answers)
-    assert [answer.value for answer in made.predict(given[:3])] == [answers[0].value] * 3
-    answer = answers[0]
+def test_a_caption_has_its_tokens_and_log_probabilities(run: Path, album: Path) -> None:
+    answer = regard.load(run).predict(str(album / "images" / "n 0.png"))
     assert "red" in answer.value and answer.extra["finish_reason"] == "eos" and answer.tokens
     assert len(answer.extra["token_ids"]) + 1 == len(answer.extra["logprobs"])
-    assert made.predict([]) == []
 
 
 @pytest.mark.parametrize(
@@ -112,17 +102,13 @@ def test_captions_end_at_the_end_token_or_a_given_limit(album: Path) -> None:
 # -- runs
 
 
-def test_a_run_learns_scores_and_draws(run: Path, album: Path) -> None:
+def test_a_run_learns_and_lists_captions(run: Path, album: Path) -> None:
     found = facts(run)
     assert found["scores"]["exact_match"] == 100.0 and found["scores"]["cider"] > 100
     assert found["scores"]["samples"] == found["data_stats"]["valid"] == 30 - found["data_stats"]["train"]
     assert set(found["best"]) >= {"cider", "bleu4", "loss"}
-    names = {path.name for path in run.iterdir()}
-    assert {"captions.png", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "README.md"} <= names
-    with Image.open(run / "captions.png") as drawn:
-        assert min(drawn.size) > 400
     card = (run / "README.md").read_text("utf-8")
-    assert "![captions](captions.png)" in card and "sacreBLEU signature" in card
+    assert "sacreBLEU signature" in card
     assert f"| {os.path.relpath(album, run)}/images/n " in card
     told = (run / "samples.txt").read_text("utf-8")
     assert "    → " in told and "    = " in told
@@ -138,8 +124,6 @@ def test_images_are_split_not_captions(run: Path, album: Path) -> None:
 
 
 def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path: Path) -> None:
-    own = evaluate(run)
-    assert own.scores["cider"] == facts(run)["scores"]["cider"]
     other = tmp_path / "two.csv"
     other.write_text(f"image,caption\n{album}/images/n 0.png,a red thing\n{album}/images/n 0.png,this is red\n")
     scores = evaluate(run, [str(other)]).scores
@@ -174,22 +158,6 @@ def test_a_caption_that_was_changed_is_noticed(album: Path, tmp_path: Path) -> N
 
 
 # -- the command line
-
-
-def test_images_folders_and_tables_are_predicted(run: Path, album: Path, tmp_path: Path, cli: Cli) -> None:
-    picture = str(album / "images" / "n 2.png")
-    assert cli("predict", run, picture) == (0, f"{picture}\t{regard.load(run).predict(picture).value}\n", "")
-    table, folder = (cli("predict", run, album / name).out.splitlines() for name in ("captions.jsonl", "images"))
-    assert sorted(table) == sorted(folder) and len(table) == 30
-    beams = ("decode.num_beams=2", "decode.num_return_sequences=2")
-    row = json.loads(cli("predict", run, picture, "--json", "--set", *beams).out)
-    assert row["input"] == picture and len(row["alternatives"]) == 2 and row["logprobs"]
-    (tmp_path / "bad one.jpg").write_text("no picture")
-    done = cli("predict", run, tmp_path / "bad one.jpg", picture)
-    assert done.code == 2 and done.out.startswith("\n") and done.out.count("\t") == 1
-    assert "bad one.jpg: unknown image format" in done.err
-    done = cli("predict", run, tmp_path / "none.jpg")
-    assert done.code == 2 and "file not found" in done.err
 
 
 def test_commands_report_errors_in_one_sentence(run: Path, album: Path, tmp_path: Path, cli: Cli) -> None:
@@ -305,12 +273,10 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
     made = model(album)
     made.save(tmp_path / "m")
     again = regard.load(tmp_path / "m")
-    assert isinstance(again.processor, CaptionProcessor)
+    assert isinstance(again.processor, CaptionProcessor) and again.require_processor() is again.processor
     assert replace(again.processor.pixels, edge=0) == made.processor.pixels
-    assert again.processor.text.fingerprint() == made.require_tokenizer().fingerprint() and again.config == made.config
-    assert isinstance(again.require_image_processor(), ImageProcessor) and again.require_processor() is again.processor
+    assert isinstance(again.require_image_processor(), ImageProcessor)
     picture = str(next((album / "images").iterdir()))
-    assert again.predict(picture) == made.predict(picture)
     for name, missing in (("tokenizer.json", r"tokenizer\.json"), ("preprocessor_config.json", "preprocessor")):
         made.save(tmp_path / name)
         (tmp_path / name / name).unlink()

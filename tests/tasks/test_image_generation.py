@@ -131,7 +131,7 @@ def test_few_samples_are_chosen_evenly() -> None:
 # -- training and sampling
 
 
-def test_the_lower_half_of_stripes_is_drawn_right(learnt: Learnt, tmp_path: Path) -> None:
+def test_the_lower_half_of_stripes_is_drawn_right(learnt: Learnt) -> None:
     model, fresh = learnt[0], striped(6, 99)
     answers = model.predict(fresh, do_sample=False)
     for answer, picture in zip(answers, fresh, strict=True):
@@ -139,9 +139,6 @@ def test_the_lower_half_of_stripes_is_drawn_right(learnt: Learnt, tmp_path: Path
         assert answer.value == "lower 4 of 8 rows of an image"
         assert answer.extra["bits_per_pixel"] == pytest.approx([-answer.score[0] / math.log(2) / 32])
         assert answer.extra["bits_per_pixel"][0] < 0.2
-    Image.fromarray(fresh[0]).save(tmp_path / "it.png")
-    for other in (Image.fromarray(fresh[0]), str(tmp_path / "it.png"), tmp_path / "it.png", {"image": fresh[0]}):
-        assert np.array_equal(model.predict(other, do_sample=False).extra["images"][0], fresh[0])  # type: ignore[call-overload]
     large = np.kron(fresh[0], np.ones((3, 3, 1), np.uint8))  # another size and other colors
     odd = np.clip(fresh[0].astype(int) + 3, 0, 255).astype(np.uint8)
     for other in ({"image": fresh[0], "rows": 1}, large, odd):
@@ -199,17 +196,11 @@ def test_the_score_is_bits_of_a_pixel(learnt: Learnt, encoded: Any, tmp_path: Pa
 # -- saving and loading
 
 
-def test_a_model_comes_back_with_its_palette_and_draws_the_same(learnt: Any, tmp_path: Path) -> None:
-    model = learnt[0]
-    model.save(tmp_path)
-    back = regard.load(tmp_path)
-    assert back.processor.fingerprint() == model.processor.fingerprint() and back.config == model.config
-    picture = striped(1, 4)[0]
-    ours, theirs = (it.predict(picture, temperature=2.0).extra["images"][0] for it in (back, model))
-    assert np.array_equal(ours, theirs)
+def test_a_model_without_its_palette_is_reported(learnt: Any, tmp_path: Path) -> None:
+    learnt[0].save(tmp_path)
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(RegardError, match="palette"):
-        regard.load(tmp_path).predict(picture)
+        regard.load(tmp_path).predict(striped(1, 4)[0])
 
 
 def test_unsupported_requests_are_refused(learnt: Any) -> None:

@@ -20,7 +20,7 @@ from regard.data.images.labeled import ImageSample, folder_classes, iterate_dept
 from regard.data.settings import DataSettings
 from regard.data.training_files import DataSources
 from regard.decode.settings import DecodeSettings
-from regard.errors import DataError, SettingError
+from regard.errors import DataError, RegardError, SettingError
 from regard.processors.image import ImageProcessor
 from regard.runs.spec import new_spec
 from regard.systems import SYSTEMS
@@ -63,6 +63,8 @@ def test_images_opened_by_pillow_equal_the_file(content: bytes) -> None:
     assert np.array_equal(load_image(Image.open(io.BytesIO(content))), load_image(content))
     with pytest.raises(DataError, match="bright"):  # ambiguous gray values
         load_image(Image.fromarray(np.full((4, 4), 1e9, np.float32)))
+    with pytest.raises(RegardError, match="uint8"):
+        load_image(np.zeros((4, 4), np.uint8))
 
 
 def test_bytes_of_a_table_take_two_bytes_each_and_come_back() -> None:

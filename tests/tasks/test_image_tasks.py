@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_cli import Cli
 from test_cli import cli as cli
 from torch.nn import functional as F
 
 import regard
+from conftest import facts
 from regard.data.batching.samplers import Uniform
 from regard.data.images.image_io import ImageCache
 from regard.errors import RegardError
 from regard.processors.image import COLUMNS, Augment
-from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
 from regard.tasks.base import LossWeights
 from regard.types import Augmentation, Batch
@@ -57,11 +56,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-def test_a_folder_of_folders_is_trained_on_scored_and_drawn(run: Path) -> None:
-    facts = json.loads((run / "regard.json").read_text())
-    assert facts["scores"]["accuracy"] > 85 and (run / "confusion.png").exists()
-    assert evaluate(run).scores["accuracy"] == facts["scores"]["accuracy"]
+def test_a_run_on_a_folder_of_folders_learns(run: Path) -> None:
     rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert facts(run)["scores"]["accuracy"] > 85
     assert all("images_per_s" in row and 0 <= row["data_wait"] <= 1 for row in rows if row["kind"] == "train")
 
 
@@ -75,19 +72,6 @@ def test_a_run_is_a_published_folder(run: Path) -> None:
     chances = model(**pixels, interpolate_pos_encoding=True).logits.softmax(-1)[0]
     assert model.config.id2label[int(chances.argmax())] == ours.value == "left"
     assert torch.allclose(chances, torch.tensor(ours.score), atol=1e-5)
-
-
-def test_paths_bytes_arrays_and_pillow_images_give_equal_predictions(run: Path) -> None:
-    model = regard.load(run)
-    path = next((run.parent / "some pictures" / "right").iterdir())
-    picture = Image.open(path)
-    found = model.predict([str(path), path.read_bytes(), np.asarray(picture), picture])
-    assert [answer.value for answer in found] == ["right"] * 4
-    assert len({answer.score for answer in found}) == 1
-    alone = model.predict(path)
-    assert alone.score == pytest.approx(found[0].score, abs=1e-6)
-    with pytest.raises(RegardError, match="uint8"):
-        model.predict(np.zeros((4, 4), dtype=np.uint8))
 
 
 def test_mixed_images_have_the_mixture_of_their_losses() -> None:
@@ -138,61 +122,3 @@ def test_a_task_has_a_class_per_modality() -> None:
     assert find_task("segment").input == "image"
     with pytest.raises(RegardError, match="image"):
         find_task("translate", "image")
-
-
-# -- masks and depth maps
-
-
-def landscape(folder: Path, count: int, depth: bool) -> Path:
-    """Images with a dark sky above a light, near ground."""
-    random = np.random.default_rng(1)
-    other = folder / ("depth" if depth else "masks")
-    for place in (folder / "images", other):
-        place.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        border = int(random.integers(8, 24))
-        ground = np.arange(32)[:, None].repeat(32, 1) >= border
-        picture = np.where(ground[..., None], random.integers(150, 250, 3), random.integers(0, 80, 3)).astype(np.uint8)
-        Image.fromarray(picture).save(folder / "images" / f"{number}.png")
-        beside = np.where(ground, 1000, 4000).astype(np.uint16) if depth else np.where(ground, 1, 0).astype(np.uint8)
-        beside[:2, :2] = 0 if depth else 255
-        Image.fromarray(beside).save(other / f"{number}.png")
-    return folder
-
-
-TINY = (
-    "model.image_size=32", "model.patch_size=8", "model.width=24", "model.depth=4", "model.heads=2", "model.ffn_dim=48",
-    "model.out_layers=0,1,2,3", "model.neck_dims=8,8,16,16", "model.fusion_dim=16", "train.precision=float32", "train.epochs=0",
-    "train.batch_size=8", "data.valid_fraction=0.2", "data.num_workers=0", "train.lr=3e-3", "train.warmup_steps=5",
-    "data.flip=true",
-)  # fmt: skip
-
-
-def test_predictions_that_are_images_are_saved_as_files(tmp_path: Path, cli: Cli) -> None:
-    data = landscape(tmp_path / "data", 12, depth=True)
-    train("depth", data, tmp_path / "run", *TINY, "train.steps=2", "train.eval_every=2", model="dpt-small")
-    assert (tmp_path / "run" / "depths.png").exists()
-    for more in ([], ["--json"]):
-        done = cli("predict", tmp_path / "run", data / "images", "--out", tmp_path / "out of it", *more)
-        said = done.out.splitlines()
-        assert done.code == 0 and len(said) == 12
-    row = json.loads(said[0])
-    depth = np.load(row["files"]["array"])
-    millimetres = np.asarray(Image.open(row["files"]["millimeters"]))
-    assert depth.shape == millimetres.shape == (32, 32) and np.abs(1000 * depth - millimetres).max() <= 0.5
-    assert len(list((tmp_path / "out of it").iterdir())) == 36
-
-
-def test_images_are_generated_and_completed(tmp_path: Path, cli: Cli) -> None:
-    data = paint(tmp_path / "data", 24, side=16)
-    train(
-        "draw", data, tmp_path / "run", "model.image_size=8", "model.num_colors=4", "model.width=16", "model.depth=1",
-        "model.heads=2", "train.steps=4", "train.batch_size=8", "train.eval_every=4", "data.valid_fraction=0.2",
-        "train.precision=float32", "data.num_workers=0", model="imagegpt-mini",
-    )  # fmt: skip
-    assert (tmp_path / "run" / "completions.png").exists()
-    prompts = ([], [next((data / "left").iterdir())])
-    words = ("--out", tmp_path / "out", "--json")
-    found = [json.loads(cli("predict", tmp_path / "run", *some, *words).out)["files"] for some in prompts]
-    assert np.asarray(Image.open(found[0]["image"])).shape == (8, 8, 3) and "sheet" not in found[0]
-    assert Path(found[1]["image"]).exists() and Path(found[1]["sheet"]).exists()

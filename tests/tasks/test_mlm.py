@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import regard
-from conftest import facts, rows
+from conftest import rows
 from encoders import encoder
 from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
@@ -322,7 +322,6 @@ def test_a_run_on_a_folder_learns_predicts_on_the_command_line_and_is_evaluated(
     assert done.code == 0 and done.out.startswith("sun sun sun sun sun .\n") and "| mask |" in done.out
     row = json.loads(cli("predict", out, "coal [MASK] coal .", "--json").out)
     assert row["value"] == "coal coal coal ." and row["masks"][0][0]["probability"] > 0.3
-    assert evaluate(out).scores["mlm_loss"] == facts(out)["scores"]["mlm_loss"]
     assert evaluate(out, [str(corpus)]).scores["accuracy"] > 50
     done = cli("predict", out, "sun sand")
     assert done.code == 2 and "No [MASK] in 'sun sand'" in done.err

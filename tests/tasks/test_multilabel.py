@@ -175,7 +175,6 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Cli) -> None:
     assert facts["scores"]["micro_f1"] > 95 and facts["best"]["micro_f1"], said
     assert facts["head_options"] == {"multi_label": True}
     assert {"macro_f1", "exact_match", "per_class"} <= facts["scores"].keys()
-    assert evaluate(out).scores["micro_f1"] == facts["scores"]["micro_f1"]
     assert (out / "classes.png").exists() and "classes.png" in (out / "README.md").read_text()
     model = regard.load(out)
     assert sorted(model.predict("a dusty b crimson a").value) == ["old", "red"] and model.predict("a b c").value == []

@@ -23,7 +23,6 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError, SettingError
 from regard.model import Model
 from regard.processors.points import PointProcessor, split_scene
-from regard.runs.evaluate import evaluate
 from regard.runs.spec import resolve_task
 from regard.systems import find_system
 from regard.tasks import find_task, uses_setting
@@ -405,23 +404,15 @@ def test_a_file_next_to_the_point_clouds_names_their_classes(scans: Path, tmp_pa
 
 @pytest.mark.every(2)
 @both
-def test_a_run_trains_on_generated_point_clouds(task: str, runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_run_trains_on_generated_point_clouds(task: str, runs: dict[str, Path]) -> None:
     run = runs[task]
     scores, model = facts(run)["scores"], regard.load(run)
     assert scores["samples"] == {"classify": 20, "segment": 3}[task] and model.task is find_task(task, "points")
     assert {"classify": "accuracy", "segment": "miou"}[task] in scores
     assert model.config.has_decoder == (task == "segment")
-    assert PointProcessor.load(run) == model.processor
     assert model.config.feature_dim == 3 * len(model.processor.features) > 0
-    assert (run / {"classify": "confusion.png", "segment": "clouds.png"}[task]).exists()
     card = (run / "README.md").read_text()
-    assert all(part in card for part in ("| data.num_points", "| train.batch_size", "regard explain"))
-    assert "| data.crop_scale" not in card
-    assert evaluate(run, device="cpu").scores == {"loss": pytest.approx(facts(run)["best"]["loss"], abs=1e-4), **scores}
-    model.save(tmp_path / "it")
-    again = regard.load(tmp_path / "it")
-    asked = {"classify": "solids#part=test,number=3", "segment": ROOM}[task]
-    assert again.predict(asked).value == model.predict(asked).value and again.processor == model.processor
+    assert "| data.num_points" in card and "| data.crop_scale" not in card
     said = (run / "said.txt").read_text()
     assert "up to 64 points per point cloud with" in said and "4 point clouds per micro-batch" in said
 
