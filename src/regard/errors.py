@@ -22,10 +22,18 @@ class RegardError(Exception):
 class DataError(RegardError):
     """An invalid file, line or value in the data."""
 
-    def __init__(self, problem: str, path: str | Path | None = None, line: int | None = None, advice: str = "") -> None:
+    def __init__(
+        self,
+        problem: str,
+        path: str | Path | None = None,
+        line: int | None = None,
+        advice: str = "",
+        kind: str = "format",
+    ) -> None:
+        """`kind` is the finding of `regard check` for a row with this error."""
         place = "" if path is None else f"{path}" + ("" if line is None else f", line {line}") + ": "
         super().__init__(f"{place}{problem}" + (f" {advice}" if advice else ""))
-        self.path, self.line, self.problem, self.advice = path, line, problem, advice
+        self.path, self.line, self.problem, self.advice, self.kind = path, line, problem, advice, kind
 
 
 class SettingError(RegardError):

@@ -154,8 +154,9 @@ def test_a_path_that_is_not_there_is_named_with_its_line(kind: Kind, tmp_path: P
     table = tmp_path / "t.csv"
     table.write_text(kind.text("<c>,label\na<s>,x\ngone<s>,y\nhttps://host/b<s>,y\n,y\na<s>,\n"))
     kind.refuses(table, "line 3")
-    heard: list[tuple[str, int | None]] = []
-    found = list(kind.readers[1](str(table), None, lambda problem, error: heard.append((problem, error.line))))
+    found = list(kind.readers[1](str(table)))
+    heard = [(item.kind, item.line) for item in found if isinstance(item, DataError)]
+    found = [item for item in found if not isinstance(item, DataError)]
     assert heard == [("missing", 3), ("missing", 4)]
     noun = kind.noun.partition(" ")[2]
     reasons = [item.reason for item in found if isinstance(item, SkippedRow)]
@@ -232,10 +233,8 @@ def test_images_without_a_mask_are_named_and_depth_maps_may_be_arrays(tmp_path: 
     draw(tmp_path / "images/4.jpg")
     (tmp_path / "masks/x/2.png").rename(tmp_path / "masks/x/9.png")
     refused(images.iterate_segmented, entry, "2 images")
-    heard: list[str] = []
-    found = list(
-        images.read_segmented(entry, None, lambda kind, error: heard.append(f"{kind} {Path(str(error.path)).name}"))
-    )
+    found = list(images.read_segmented(entry))
+    heard = [f"{item.kind} {Path(str(item.path)).name}" for item in found if isinstance(item, DataError)]
     assert heard == [f"unmatched_files {name}" for name in ("4.jpg", "2.jpg", "9.png")] and len(kept(found)) == 2
     refused(images.iterate_segmented, f"{tmp_path / 'images'}:{tmp_path / 'mask'}", "folder")
     refused(images.iterate_segmented, tmp_path / "images", "'images'")

@@ -34,12 +34,21 @@ from regard.data.text.tables import SkippedRow, iterate_rows
 from regard.data.text.tagged import TAGGED, TaggedSentence, read_tagged
 from regard.errors import DataError, RegardError
 
+
+def valid_rows(*arguments: Any, **options: Any) -> list[Row]:
+    """All rows; raise the first error."""
+    rows = list(iterate_rows(*arguments, **options))
+    for error in (row for _, row in rows if isinstance(row, DataError)):
+        raise error
+    return rows
+
+
 ITERATORS: dict[str, Callable[..., Any]] = {
     "pairs": PAIRS.samples, "positive": SIMILAR_PAIRS.samples, "classify": iterate_labeled, "choose": QUESTIONS.samples,
     "tag": TAGGED.samples, "qa": SPANS.samples, "lm": iterate_texts,
-    "text": lambda data, columns: iterate_rows(data[0], ("text",), columns),
-    "rows": lambda data, columns: iterate_rows(data[0], ("text", "label"), columns),
-    "optional": lambda data, columns: iterate_rows(data[0], ("text", "label"), columns, optional=("second", "third")),
+    "text": lambda data, columns: valid_rows(data[0], ("text",), columns),
+    "rows": lambda data, columns: valid_rows(data[0], ("text", "label"), columns),
+    "optional": lambda data, columns: valid_rows(data[0], ("text", "label"), columns, optional=("second", "third")),
 }  # fmt: skip
 READERS: dict[str, Callable[..., Any]] = {
     "rows": partial(iterate_rows, required=("text", "label")), "classify": read_labeled, "choose": read_questions,
@@ -318,7 +327,7 @@ def test_lists_and_numbers_are_accepted_in_their_columns(folder: Path) -> None:
         (write("c.jsonl", '{"text": ["a"]}'), ("text",), "expected text in 'text', got ["),
     ):
         with pytest.raises(DataError, match=re.escape(part)):
-            list(iterate_rows(file, needed))
+            valid_rows(file, needed)
     columns = {"text": ["a", None], "choices": [["b", None], None], "label": [1, None], "good": [True, False]}
     parquet("a.parquet", columns)
     optional, numeric = ("label", "good", "other"), ("label", "good")
@@ -550,18 +559,19 @@ def test_bad_rows_are_refused_by_line_or_reported_and_left_out(
 ) -> None:
     path = store(name, content)
     assert part in complaint(kind, path)
-    heard: list[str] = []
-    items = list(READERS[kind](path, on_error=lambda kind, error: heard.append(kind)))
-    last = {"rows": (3, {"text": "d", "label": "O"}), "classify": ("d", "", "O"), "choose": RAIN, "tag": ("d", "O")}
+    found = list(READERS[kind](path))
+    found = [item for _, item in found] if kind == "rows" else found
+    heard = [item.kind for item in found if isinstance(item, DataError)]
+    items = [item for item in found if not isinstance(item, DataError)]
+    last = {"rows": {"text": "d", "label": "O"}, "classify": ("d", "", "O"), "choose": RAIN, "tag": ("d", "O")}
     assert heard == [error] and brief(items[-1])[0] == last.get(kind, ASKED[0])[0]
     assert kind != "tag" or "b" not in brief(items[0])[0]
 
 
 def test_rows_that_are_complained_of_are_left_out(folder: Path) -> None:
-    heard: list[str] = []
     path = write("a.tsv", b"text\tlabel\na\tb\nc\n\xff\td\n\ne\tf\n")
-    found: list[Row] = list(
-        iterate_rows(path, LABELLED, None, lambda kind, error: heard.append(f"{kind} {error.line}"))
-    )
-    assert found == [(2, {"text": "a", "label": "b"}), (5, {"text": "", "label": ""}), (6, {"text": "e", "label": "f"})]
-    assert heard == ["format 3", "encoding 4"]
+    found = [
+        (line, f"{row.kind} {row.line}" if isinstance(row, DataError) else tuple(row.values()))
+        for line, row in iterate_rows(path, LABELLED)
+    ]
+    assert found == [(2, ("a", "b")), (3, "format 3"), (4, "encoding 4"), (5, ("", "")), (6, ("e", "f"))]

@@ -16,7 +16,6 @@ from test_cli import cli as cli
 
 from caption_album import PRESET, SETTINGS, captioner
 from regard.data.images.captions import read_captions, read_uncaptioned
-from regard.data.text.files import raise_error
 from regard.data.text.tables import SkippedRow
 
 ODD: dict[str, tuple[str, tuple[int, int]]] = {
@@ -34,7 +33,7 @@ def model(tmp_path: Path) -> str:
 
 
 def named(path: Path) -> list[str]:
-    found = read_uncaptioned(str(path), None, raise_error)
+    found = read_uncaptioned(str(path), None)
     return [Path(item.source).name for item in found if not isinstance(item, SkippedRow)]
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from regard.data.file_discovery import find_subfolder, walk_files
 from regard.data.text import tables
-from regard.data.text.files import Columns, ErrorHandler, existing_file
+from regard.data.text.files import Columns, existing_file
 from regard.data.text.formats import BINARY_SUFFIXES, Row, file_format, find_format, read_class_names, read_header
 from regard.errors import DataError
 
@@ -113,13 +113,8 @@ def reject_split_folders(entry: str, names: Sequence[str]) -> None:
 
 
 def read_table(
-    kind: FileKind,
-    entry: str,
-    target: str,
-    columns: Columns,
-    on_error: ErrorHandler,
-    make: Callable[..., S],
-) -> Iterator[S | tables.SkippedRow]:
+    kind: FileKind, entry: str, target: str, columns: Columns, make: Callable[..., S]
+) -> Iterator[S | tables.SkippedRow | DataError]:
     """Yield `make(path, value, line=…, content=…)` of each row of a table, with the value of the column `target`, if any."""
 
     def make_sample(line: int, row: Mapping[str, Any]) -> S | tables.SkippedRow:
@@ -128,7 +123,8 @@ def read_table(
         if (skipped := tables.find_missing(entry, line, fields, () if target else ("",))) is not None:
             return skipped
         if target == "label" and isinstance(value, EmbeddedFile):
-            raise DataError("the label is binary data, not text.", entry, line, "Pass --columns label=NAME.")
+            advice = "Pass --columns label=NAME."
+            raise DataError("the label is binary data, not text.", entry, line, advice, "missing")
         source, content = resolve_file(kind, entry, line, file)
         return make(source, value, line=line, content=content)
 
@@ -138,17 +134,15 @@ def read_table(
     chosen = tables.match_columns(read_header(path), {name: COLUMN_ALIASES[name] for name in names}, columns)
     used = chosen if columns or set(names) <= chosen.keys() else None
     if file_format(path) in BINARY_SUFFIXES:
-        rows = _embedded_rows(path, names, used or {}, on_error)
+        rows = _embedded_rows(path, names, used or {})
     else:
-        cells = tables.iterate_rows(entry, names, used, on_error, numeric=("label",))
-        rows = ((line, {name: value.strip() for name, value in row.items()}) for line, row in cells)
-    return tables.make_samples(rows, make_sample, on_error, "missing")
+        cells = tables.iterate_rows(entry, names, used, numeric=("label",))
+        rows = tables.row_inputs(cells, lambda row: {name: value.strip() for name, value in row.items()})
+    return tables.make_samples(rows, make_sample)
 
 
-def _embedded_rows(
-    path: Path, names: tuple[str, ...], columns: Mapping[str, str], on_error: ErrorHandler
-) -> Iterator[Row]:
-    """Yield the rows of a file with a schema, such as Parquet."""
+def _embedded_rows(path: Path, names: tuple[str, ...], columns: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the rows of a file with a schema, such as Parquet, or the errors of invalid rows."""
     form = find_format(path)
     existing = [item.name for item in form.schema(path)] if form.schema is not None else []
     tables.require_columns(columns.values(), existing, f"Columns in {path}")
@@ -157,11 +151,11 @@ def _embedded_rows(
         advice = f"Pass --columns {choices} (available: {tables.format_list(existing)})."
         raise DataError(f"no columns found for {' and '.join(names)}.", path, advice=advice)
     classes = read_class_names(path, columns.get("label", ""))
-    for number, record in form.read(path, on_error, [(name,) for name in dict.fromkeys(columns.values())]):
+    for number, record in form.rows(path, [(name,) for name in dict.fromkeys(columns.values())]):
         try:
             row = {name: cell_value(path, number, record[column], column) for name, column in columns.items()}
         except DataError as error:
-            on_error("format", error)
+            yield number, error
             continue
         label = row.get("label")
         if isinstance(label, str) and label.isdigit() and int(label) < len(classes):
@@ -198,7 +192,8 @@ def resolve_file(
     if isinstance(value, EmbeddedFile):
         return value.name, value.content
     if value.startswith(("http://", "https://", "s3://", "gs://")):
-        raise DataError(f"URLs are not supported: '{value[:80]}'.", entry, line, "Download the file and use its path.")
+        problem = f"URLs are not supported: '{value[:80]}'."
+        raise DataError(problem, entry, line, "Download the file and use its path.", "missing")
     parent = os.path.dirname(os.path.expanduser(entry))
     for folder in (parent, None) if folders is None else folders:
         if folder is None:
@@ -208,4 +203,4 @@ def resolve_file(
     advice = f"Paths are relative to the folder of the table, or to a folder '{kind.folders[0]}' there."
     if line == 1:
         advice += f" If the first row is a header, pass --columns {kind.column}=NAME."
-    raise DataError(f"{noun or kind.noun} '{value[:80]}' not found.", entry, line, advice)
+    raise DataError(f"{noun or kind.noun} '{value[:80]}' not found.", entry, line, advice, "missing")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.text.files import Columns, ErrorHandler, expand_patterns, split_parallel
+from regard.data.text.files import Columns, expand_patterns, split_parallel
 from regard.data.text.formats import TABLE_SUFFIXES
 from regard.data.text.tables import read_text_column
 from regard.errors import DataError
@@ -21,8 +21,9 @@ class Reader:
     columns: tuple[str, ...]  # columns that the user can rename
     sample_type: type[Any]
     samples: Callable[[Sequence[str], Columns], Iterator[Any]]  # with a `SkippedRow` for each skipped row
-    inputs: Callable[[str, Columns, ErrorHandler], Iterator[Any]] = read_text_column
-    """inputs of `predict` from a table without labels: line number and input, or samples for readers with `suffixes`"""
+    inputs: Callable[[str, Columns], Iterator[Any]] = read_text_column
+    """inputs of `predict` from a table without labels: line number and input, or samples for readers with `suffixes`; with
+    the errors of invalid rows"""
     split_key: Callable[[Any], str]  # samples with equal keys are in one split, to prevent leaks from training data
     contents: Callable[[Any], Iterable[str]]  # texts for the fingerprint of the data, with targets
     texts: Callable[[Any], Iterable[str]] = lambda sample: ()  # texts for the training of a tokenizer

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.files import existing_file, raise_error, read_blocks
+from regard.data.text.files import existing_file, read_blocks
 from regard.errors import DataError, RegardError
 from regard.runs.predict import FILE_NAME
 from regard.tasks import Task
@@ -64,7 +64,7 @@ def _read_text(text: str) -> str:
         path = existing_file(text)
         if not Path(text).suffix:  # the argument could also be a text
             print(f"Reading file {text}", file=sys.stderr)
-        text = "".join(part for _, part in read_blocks(path, raise_error))
+        text = "".join(part for _, part in read_blocks(path))
     try:
         text.encode()  # invalid UTF-8 bytes are lone surrogates
     except UnicodeEncodeError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.file_discovery import IMAGE_SUFFIXES, walk_files
-from regard.data.text.files import ErrorHandler, chunked, existing_file, expand_patterns, read_lines
+from regard.data.text.files import chunked, existing_file, expand_patterns, read_lines
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format
 from regard.data.text.tables import iterate_rows
 from regard.decode.settings import DecodeSettings
@@ -124,16 +124,14 @@ def _is_table(task: Task, entry: str) -> bool:
 
 def _table_inputs(task: Task, entry: str, columns: Mapping[str, str] | None) -> Iterator[PredictInput]:
     """Inputs of the files listed or contained in a table, in order."""
-    found: list[DataError] = []
-    for sample in task.reader.inputs(entry, columns, lambda kind, error: found.append(error)):
-        path = sample.path
-        yield from (PredictInput(None, path, found.pop(0)) for _ in range(len(found)))
-        if isinstance(sample, task.reader.sample_type):
-            inside = f"{Path(path).stem}-{sample.line}" if sample.content else ""
+    for sample in task.reader.inputs(entry, columns):
+        if isinstance(sample, DataError):
+            yield PredictInput(None, entry, sample)
+        elif isinstance(sample, task.reader.sample_type):
+            inside = f"{Path(sample.path).stem}-{sample.line}" if sample.content else ""
             # a table of points is a point cloud itself
-            where = "" if sample.source == entry else f"{path}, row {sample.line}"
+            where = "" if sample.source == entry else f"{sample.path}, row {sample.line}"
             yield PredictInput(sample.content or sample.source, where, name=inside)
-    yield from (PredictInput(None, entry, error) for error in found)
 
 
 def _is_file(task: Task, text: str) -> bool:
@@ -173,26 +171,20 @@ def _line_inputs(task: Task, path: str) -> Iterator[PredictInput]:
     if not Path(path).suffix:  # the argument could also be a text
         print(f"Reading the lines of file {path}", file=sys.stderr)
     found: list[DataError] = []
-    complain: ErrorHandler = lambda kind, error: found.append(error)  # noqa: E731 - other lines are predicted
-    for number, text in read_lines(path, complain):
+    for number, text in read_lines(path, found.append):
         yield PredictInput(None, path, found.pop()) if found else _text_input(task, text, f"{path}, line {number}")
         found.clear()
 
 
 def _row_inputs(task: Task, path: str, columns: Mapping[str, str] | None) -> Iterator[PredictInput]:
-    """Inputs and errors of a table in line order. Rows are read in chunks, so errors may arrive before earlier rows."""
-    found: list[DataError] = []
-
-    def complain(kind: str, error: DataError) -> None:
-        if kind == "header":
-            raise error
-        found.append(error)
-
-    for number, value in task.reader.inputs(path, columns, complain):
-        while found and (found[0].line or 0) <= number:
-            yield PredictInput(None, path, found.pop(0))
-        yield PredictInput(value, f"{path}, line {number}")
-    yield from (PredictInput(None, path, error) for error in found)
+    """Inputs and errors of a table in line order."""
+    for number, value in task.reader.inputs(path, columns):
+        if not isinstance(value, DataError):
+            yield PredictInput(value, f"{path}, line {number}")
+        elif value.kind == "header":
+            raise value
+        else:
+            yield PredictInput(None, path, value)
 
 
 # -- output
@@ -441,8 +433,11 @@ def read_search_texts(file: str, columns: Mapping[str, str]) -> dict[int, str]:
     """Texts of a file by line number: one per line, or the column 'text' of a table, without empty texts."""
     path = existing_file(file)
     if file_format(path) in TABLE_SUFFIXES:
-        rows = iterate_rows(file, ("text",), columns or None)
-        found = {line: str(row["text"]).strip() for line, row in rows}
+        found = {}
+        for line, row in iterate_rows(file, ("text",), columns or None):
+            if isinstance(row, DataError):
+                raise row
+            found[line] = str(row["text"]).strip()
     elif columns:
         raise DataError("a text file has no columns.", path, advice="Remove --columns.")
     else:

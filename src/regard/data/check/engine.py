@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from regard.data.check.findings import MIN_CLASS_SAMPLES, FindingTable, find_quality_issues
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Report, Severity, excerpt
 from regard.data.settings import DataSettings
-from regard.data.text.files import Columns, ErrorHandler, expand_patterns
+from regard.data.text.files import Columns, expand_patterns
 from regard.data.text.tables import SkippedRow, format_list
 from regard.errors import DataError
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Indices = NDArray[np.int64]
 ProgressCallback = Callable[[str, int], None]  # called with the current stage and the number of processed samples
-EntryReader = Callable[[str, Columns, ErrorHandler], Iterator[Any]]
+EntryReader = Callable[[str, Columns], Iterator[Any]]
 
 HIGH_FRACTION = 0.1  # fraction of the rows above which `Spec.frequent` is the severity
 MAX_CLASS_FRACTION = 0.9  # fraction of one class above which a constant prediction scores well
@@ -114,11 +114,12 @@ class Survey(ABC):
 
     # -- hooks of the kinds of data
 
-    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Any]:
-        """Samples and skipped rows of an entry. Errors of this call end the check; errors of the iterator become findings.
+    def _read_entry(self, entry: str) -> Iterator[Any]:
+        """Samples, skipped rows and errors of rows of an entry. Raised errors of this call end the check; raised errors of
+        the iterator become findings.
 
         By default, the reader is called lazily, so that its errors before the first row become findings."""
-        yield from type(self).reader(entry, self.columns, on_error)
+        yield from type(self).reader(entry, self.columns)
 
     @abstractmethod
     def _preview(self, sample: Any) -> str:
@@ -233,21 +234,21 @@ class Survey(ABC):
                 problem = "is a pipe, but a check reads files more than once."
                 raise DataError(problem, path, advice="Save the data to a file.")
 
-        def on_error(key: str, error: DataError) -> None:
-            if note:
-                self.tally(key, error)
-
-        items = self._read_entry(entry, on_error)
+        items = self._read_entry(entry)
         try:
             for item in items:
-                if not isinstance(item, SkippedRow):
+                if isinstance(item, DataError):
+                    if note:
+                        self.tally(item.kind, item)
+                elif not isinstance(item, SkippedRow):
                     yield item
                 elif note:
                     self.tally("empty", self._location(item.path, item.line, item.reason))
         except DataError as error:  # reading cannot continue, for example in a damaged archive
             # the only error of the file, so the advice fits into the location
             problem = f"{error.problem} {error.advice}".rstrip()
-            on_error("unreadable", DataError(problem, error.path, error.line))
+            if note:
+                self.tally("unreadable", DataError(problem, error.path, error.line))
 
     def _append(self, line: int, hashes: Iterable[int]) -> None:
         self.keep("entry", self._entry, kind="I")

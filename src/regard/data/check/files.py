@@ -34,7 +34,7 @@ from regard.data.images.labeled import (
     read_segmented,
     read_unlabeled,
 )
-from regard.data.text.files import ErrorHandler, chunked
+from regard.data.text.files import chunked
 from regard.data.text.formats import file_format
 from regard.data.text.tables import SkippedRow, format_list
 from regard.errors import DataError
@@ -110,12 +110,12 @@ class FileSurvey(Survey):
     def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
         return Location(path, line if is_table(path) else None, text)
 
-    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Any]:
-        for item in type(self).reader(entry, self.columns, on_error):
+    def _read_entry(self, entry: str) -> Iterator[Any]:
+        for item in type(self).reader(entry, self.columns):
             if not isinstance(item, SkippedRow) or not item.reason.startswith(("hidden: ", "not a ", "not an ")):
                 yield item
             else:
-                on_error("skipped", DataError(item.reason, entry))
+                yield DataError(item.reason, entry, kind="skipped")
 
     def _indexed_samples(self) -> Iterator[Any]:
         """Samples without a decoding error: only these have an index."""

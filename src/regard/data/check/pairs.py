@@ -18,9 +18,8 @@ from regard.data.check.engine import Indices, Paths, ProgressCallback, Survey, n
 from regard.data.check.findings import MAX_LENGTH_RATIO
 from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report, excerpt
 from regard.data.settings import DataSettings
-from regard.data.text.files import Columns, ErrorHandler, chunked, split_parallel
+from regard.data.text.files import Columns, chunked, split_parallel
 from regard.data.text.samples import Pair, read_pairs, read_positive_pairs
-from regard.data.text.tables import SkippedRow
 
 if TYPE_CHECKING:
     from regard.data.synthetic.algorithmic import AlgorithmicQuestion
@@ -138,8 +137,8 @@ class PairSurvey(Survey):
         """(N,) whether a pair is in a file with swapped sides."""
         return np.array(self.swapped_entries, dtype=bool)[self.values("entry")]
 
-    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Pair | SkippedRow]:
-        return type(self).reader(entry, self.columns, on_error)  # a missing file ends the check
+    def _read_entry(self, entry: str) -> Iterator[Any]:
+        return type(self).reader(entry, self.columns)  # a missing file ends the check
 
     def _entry_files(self, entry: str) -> Sequence[str]:
         return split_parallel(entry) or (entry,)

@@ -18,7 +18,7 @@ from regard.data.check import findings as tables
 from regard.data.check.findings import MAX_ANSWER_WORDS, MAX_UNBROKEN_LENGTH, MIN_LINE_LENGTH, find_quality_issues
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Severity, excerpt
 from regard.data.text.documents import Passage, check_columns, iterate_passages, passage_size, text_files
-from regard.data.text.files import Columns, ErrorHandler, existing_file
+from regard.data.text.files import Columns, existing_file
 from regard.data.text.formats import TABLE_SUFFIXES, file_format
 from regard.data.text.qa import QASample, read_qa
 from regard.data.text.samples import ChoiceSample, LabeledText, read_labeled, read_questions
@@ -380,16 +380,16 @@ class TextSurvey(engine.Survey):
         offset = 0 if file_format(passage.path) in TABLE_SUFFIXES else line
         return Location(passage.path, passage.line + offset, text)
 
-    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Passage | SkippedRow]:
-        keys: set[str] = set()
+    def _read_entry(self, entry: str) -> Iterator[Passage | SkippedRow | DataError]:
+        return self._drop_empty(iterate_passages(entry, self.columns, self._passage_size))
 
-        def record_error(key: str, error: DataError) -> None:
-            keys.add(key)
-            on_error(key, error)
-
-        items = iterate_passages(entry, self.columns, record_error, self._passage_size)
-        # only the encoding is reported for a file with invalid UTF-8
-        return (item for item in items if not (isinstance(item, SkippedRow) and "encoding" in keys))
+    def _drop_empty(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Only the encoding is reported for a file with invalid UTF-8, no empty documents."""
+        is_valid = True
+        for item in items:
+            is_valid = is_valid and not (isinstance(item, DataError) and item.kind == "encoding")
+            if is_valid or not isinstance(item, SkippedRow):
+                yield item
 
     def _indexed_samples(self) -> Iterator[Passage]:
         return (passage for passage in super()._indexed_samples() if passage.starts_document)

@@ -29,8 +29,8 @@ from regard.data.file_samples import COLUMN_ALIASES, SPLIT_FOLDERS, EmbeddedFile
 from regard.data.images.labeled import IMAGE, ImageSample
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text import tables
-from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error
-from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format, has_column_names
+from regard.data.text.files import Columns, existing_file
+from regard.data.text.formats import ALL_TABLE_SUFFIXES, Row, file_format, has_column_names
 from regard.errors import DataError
 
 CAPTION_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -51,8 +51,7 @@ _CAPTION_NUMBER = re.compile(r"(.*\.\w+)#\d+")
 
 ColumnNames = tuple[str, ...]
 RawRow = dict[str, Any]
-RowIterator = Iterator[tuple[int, RawRow]]
-CaptionIterator = Iterator["CaptionedImage | tables.SkippedRow"]
+CaptionIterator = Iterator["CaptionedImage | tables.SkippedRow | DataError"]
 _Group = tuple[int, int | None, str | EmbeddedFile, list[str]]
 """line, line for error messages (None in a JSON document), image and captions, merged from the rows read so far"""
 
@@ -64,23 +63,18 @@ class CaptionedImage(ImageSample):
     captions: tuple[str, ...] = ()
 
 
-def read_captions(
-    entry: str,
-    columns: Columns = None,
-    on_error: ErrorHandler = raise_error,
-    required: ColumnNames = REQUIRED_COLUMNS,
-) -> CaptionIterator:
+def read_captions(entry: str, columns: Columns = None, required: ColumnNames = REQUIRED_COLUMNS) -> CaptionIterator:
     """Yield the captioned images of one file, in order of first occurrence."""
     tables.ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # raises for an unknown column choice
     path, splits = find_caption_file(entry)
     document = tables.read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
     if isinstance(document, dict):
-        rows = _coco_rows(path, document, on_error, required)
+        rows = _coco_rows(path, document, required)
     elif has_column_names(path):
-        rows = tables.read_records(path, document, CAPTION_COLUMNS, required, columns, on_error)
+        rows = tables.read_records(path, document, CAPTION_COLUMNS, required, columns)
     else:
-        rows = _table_rows(path, columns, on_error, required)
-    return tables.drop_trailing_blanks(_group_by_image(path, rows, splits, on_error, required))
+        rows = _table_rows(path, columns, required)
+    return tables.drop_trailing_blanks(_group_by_image(path, rows, splits, required))
 
 
 iterate_captions = partial(tables.iterate_all, read_captions, "captions", ADVICE)
@@ -118,8 +112,9 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
 # -- files -> rows
 
 
-def _coco_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler, required: ColumnNames) -> RowIterator:
-    """Yield numbered captions in annotation order, then images without annotations; for inputs, all images."""
+def _coco_rows(path: Path, document: Mapping[str, Any], required: ColumnNames) -> Iterator[Row]:
+    """Yield numbered captions in annotation order, then images without annotations; for inputs, all images. Invalid images
+    and annotations are errors."""
     form = '{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"image_id": 1, "caption": "…"}]}'
     hint = f"Expected COCO format: {form}."
     images, annotations = document.get("images"), document.get("annotations", [])
@@ -134,12 +129,12 @@ def _coco_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler, 
         )
         name = image[columns["name"]] if columns else None
         if not isinstance(name, str):
-            on_error("format", DataError(f"image {number} has no file_name.", path, advice=hint))
+            yield number, DataError(f"image {number} has no file_name.", path, advice=hint)
             continue
         key = image.get("id", image.get("imgid", number))
         if not isinstance(key, str | int | float) or key in images_by_id:
             problem = f"image {number} has an invalid or duplicate id ({key!r:.40})."
-            on_error("format", DataError(problem, path, advice=hint))
+            yield number, DataError(problem, path, advice=hint)
             continue
         row = {"image": os.path.join(str(image.get("filepath") or ""), name), "split": image.get("split", "")}
         images_by_id[key] = {**row, "captions": image.get("sentences", "")}
@@ -147,7 +142,7 @@ def _coco_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler, 
         key = annotation.get("image_id") if isinstance(annotation, dict) else None
         if not isinstance(key, str | int | float) or key not in images_by_id or "caption" not in annotation:
             problem = f"annotation {number} has no caption or an unknown image_id ({key!r:.40})."
-            on_error("format", DataError(problem, path, advice=hint))
+            yield number, DataError(problem, path, advice=hint)
             continue
         captioned.add(key)
         yield number, {**images_by_id[key], "captions": annotation["caption"], "whole": True}
@@ -156,21 +151,19 @@ def _coco_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler, 
             yield number, {**row, "whole": True}
 
 
-def _table_rows(path: Path, columns: Columns, on_error: ErrorHandler, required: ColumnNames) -> RowIterator:
+def _table_rows(path: Path, columns: Columns, required: ColumnNames) -> Iterator[Row]:
     chosen: dict[str, str] | None = None
     if file_format(path) in ALL_TABLE_SUFFIXES:  # otherwise `iterate_rows` raises with the supported file types
         chosen = tables.find_columns(path, CAPTION_COLUMNS, required, columns, by_order=True)
         required = REQUIRED_COLUMNS if chosen is None else required
     chosen = chosen and {name: column for name, column in chosen.items() if name in (*required, "split")}
-    return tables.iterate_rows(str(path), required, chosen, on_error, optional=("split",))
+    return tables.iterate_rows(str(path), required, chosen, optional=("split",))
 
 
 # -- rows -> samples
 
 
-def _group_by_image(
-    path: Path, rows: RowIterator, selected: Sequence[str], on_error: ErrorHandler, required: ColumnNames
-) -> CaptionIterator:
+def _group_by_image(path: Path, rows: Iterator[Row], selected: Sequence[str], required: ColumnNames) -> CaptionIterator:
     """Merge the captions of each image. Embedded images are yielded during reading, images with paths after all rows,
     because later rows may have more captions of an image."""
     inputs_only, counts, folders = required != REQUIRED_COLUMNS, Counter[str](), _image_folders(path)
@@ -185,12 +178,15 @@ def _group_by_image(
         return CaptionedImage(source, path=str(path), line=line, content=content, captions=tuple(captions))
 
     for line, row in rows:
+        if isinstance(row, DataError):
+            yield row
+            continue
         error_line = None if row.get("whole") else line
         parsed = {**row, "captions": "?"} if inputs_only else row
         try:
             image, captions, missing = _parse_row(path, error_line, line, parsed)
         except DataError as error:
-            on_error("format", error)
+            yield error
             continue
         split = str(row.get("split") or "")
         counts[split] += bool(image)
@@ -219,7 +215,7 @@ def _group_by_image(
         try:
             yield item if isinstance(item, tables.SkippedRow) else make_sample(*item)
         except DataError as error:
-            on_error("missing", error)
+            yield error
 
 
 def _image_folders(path: Path) -> list[str]:

@@ -34,7 +34,7 @@ from regard.data import file_samples
 from regard.data.file_discovery import CLASS_FILES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subfolder, match_files
 from regard.data.images.image_io import Color, read_mask
 from regard.data.reader import Reader, file_contents, file_key
-from regard.data.text.files import Columns, ErrorHandler, raise_error, read_lines, split_parallel
+from regard.data.text.files import Columns, read_lines, split_parallel
 from regard.data.text.tables import SkippedRow, format_list, iterate_all
 from regard.errors import DataError, UnknownNameError
 
@@ -52,7 +52,7 @@ ADVICE = {
     "": "Pass a folder of images, or a table with the column image.",
 }
 
-ImageIterator = Iterator["ImageSample | SkippedRow"]
+ImageIterator = Iterator["ImageSample | SkippedRow | DataError"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,11 @@ class ImageSample(file_samples.FileSample):
     target_content: bytes = field(default=b"", repr=False)  # file content of a mask or depth map embedded in a table
 
 
-def _read_entry(
-    target: str, entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
-) -> ImageIterator:
+def _read_entry(target: str, entry: str, columns: Columns = None) -> ImageIterator:
     """Yield images of one folder or table with `target` (label, mask, depth), or without targets."""
     sides = paired_folders(entry, target)
     if sides is not None:
-        return _read_paired_folders(entry, *sides, target, on_error)
+        return _read_paired_folders(entry, *sides, target)
     if os.path.isdir(os.path.expanduser(entry)):
         return _read_folder(entry, target)
 
@@ -78,7 +76,7 @@ def _read_entry(
         return ImageSample(source, "", entry, line, content, path, target_content)
 
     make = make_sample if target in TARGET_FOLDERS else partial(ImageSample, path=entry)
-    return file_samples.read_table(IMAGE, entry, target, columns, on_error, make)
+    return file_samples.read_table(IMAGE, entry, target, columns, make)
 
 
 read_images, read_unlabeled = partial(_read_entry, "label"), partial(_read_entry, "")
@@ -136,7 +134,7 @@ def _read_folder(entry: str, target: str) -> ImageIterator:
     yield from file_samples.read_folder(IMAGE, entry, target == "label", partial(ImageSample, path=entry))
 
 
-def _read_paired_folders(entry: str, images: str, targets: str, target: str, on_error: ErrorHandler) -> ImageIterator:
+def _read_paired_folders(entry: str, images: str, targets: str, target: str) -> ImageIterator:
     pairs, unused = match_files(images, targets, DEPTH_SUFFIXES if target == "depth" else IMAGE_SUFFIXES)
     num_unmatched = sum(not path and not file.reason for file, path in pairs)
     for number, (file, path) in enumerate(pairs, start=1):
@@ -147,9 +145,9 @@ def _read_paired_folders(entry: str, images: str, targets: str, target: str, on_
         else:
             count = "1 image has" if num_unmatched == 1 else f"{num_unmatched:,} images have"
             advice = f"{count} no {target}. File names of image and {target} must match, except for the extension."
-            on_error("unmatched_files", DataError(f"no matching {target} in '{targets}'.", file.path, advice=advice))
+            yield DataError(f"no matching {target} in '{targets}'.", file.path, None, advice, "unmatched_files")
     for path in unused:
-        on_error("unmatched_files", DataError(f"no matching image in '{images}' for this {target}.", path))
+        yield DataError(f"no matching image in '{images}' for this {target}.", path, kind="unmatched_files")
 
 
 UNLABELED = Reader(

@@ -33,7 +33,7 @@ from regard.data.points.cloud import COLUMN_NAMES, DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
-from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error
+from regard.data.text.files import Columns, existing_file
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format, read_header
 from regard.data.text.tables import SkippedRow, first_value, iterate_all
 from regard.errors import DataError, RegardError, UnknownNameError
@@ -100,9 +100,7 @@ def _column_names(entry: str) -> Sequence[str]:
         return ()
 
 
-def _read_entry(
-    task: str, entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
-) -> Iterator[CloudSample | SkippedRow]:
+def _read_entry(task: str, entry: str, columns: Columns = None) -> Iterator[CloudSample | SkippedRow | DataError]:
     """Yield the point clouds of one folder, table or name: with classes, with point labels, or without labels."""
     columns = columns or {}
     for name in columns:
@@ -131,9 +129,7 @@ def _read_entry(
         or any(name.lower() in file_samples.COLUMN_ALIASES["cloud"] for name in _column_names(entry))
     ):
         chosen = {name: column for name, column in columns.items() if name in ("cloud", target)} or None
-        return file_samples.read_table(
-            CLOUD, entry, target, chosen, on_error, partial(CloudSample, path=entry, columns=own)
-        )
+        return file_samples.read_table(CLOUD, entry, target, chosen, partial(CloudSample, path=entry, columns=own))
     return iter([CloudSample(str(existing_file(entry)), "", entry, 1, columns=own)])
 
 

@@ -10,10 +10,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
+from typing import Any
 
 from regard.data.reader import Reader
-from regard.data.text.files import Columns, ErrorHandler, existing_file, expand_patterns, raise_error, read_blocks
+from regard.data.text.files import Columns, existing_file, expand_patterns, read_blocks
 from regard.data.text.formats import BINARY_SUFFIXES, TABLE_SUFFIXES, file_format
 from regard.data.text.tables import ColumnSpec, SkippedRow, drop_trailing_blanks, iterate_rows
 from regard.errors import DataError
@@ -53,7 +54,9 @@ def iterate_texts(data: Sequence[str], columns: Columns = None) -> Iterator[Pass
     number = empty = 0
     size = passage_size(files)
     for path in files:
-        for item in iterate_passages(path, columns, size=size):
+        for item in iterate_passages(path, columns, size):
+            if isinstance(item, DataError):
+                raise item
             if isinstance(item, Passage):
                 number += item.starts_document
                 yield replace(item, document=number)
@@ -122,16 +125,29 @@ def check_columns(files: Sequence[str], columns: Columns) -> None:
 
 
 def iterate_passages(
-    path: str, columns: Columns = None, on_error: ErrorHandler = raise_error, size: int | None = None
-) -> Iterator[Passage | SkippedRow]:
-    """Yield the passages of one file. Invalid rows and lines are skipped if `on_error` does not raise."""
-    if file_format(path) in TABLE_SUFFIXES:
-        rows = iterate_rows(path, TEXT_COLUMNS, columns, on_error)
-        texts = ((line, row["text"].replace("\r\n", "\n")) for line, row in rows)
-        passages = (split_document(path, line, (text,), count_lines=False, size=size) for line, text in texts)
-        return drop_trailing_blanks(chain.from_iterable(passages))
-    existing_file(path)
-    return split_document(path, 1, (text for _, text in read_blocks(path, on_error)), count_lines=True, size=size)
+    path: str, columns: Columns = None, size: int | None = None
+) -> Iterator[Passage | SkippedRow | DataError]:
+    """Yield the passages of one file, and the errors of invalid rows and lines."""
+    if file_format(path) not in TABLE_SUFFIXES:
+        existing_file(path)
+        return _split_file(path, size)
+
+    def split_row(line: int, row: Any) -> Iterable[Passage | SkippedRow | DataError]:
+        if isinstance(row, DataError):
+            return (row,)
+        return split_document(path, line, (row["text"].replace("\r\n", "\n"),), count_lines=False, size=size)
+
+    return drop_trailing_blanks(chain.from_iterable(starmap(split_row, iterate_rows(path, TEXT_COLUMNS, columns))))
+
+
+def _split_file(path: str, size: int | None) -> Iterator[Passage | SkippedRow | DataError]:
+    errors: list[DataError] = []
+    texts = (text for _, text in read_blocks(path, errors.append))
+    for passage in split_document(path, 1, texts, count_lines=True, size=size):
+        yield from errors
+        errors.clear()
+        yield passage
+    yield from errors
 
 
 def split_document(

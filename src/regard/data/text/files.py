@@ -53,11 +53,11 @@ _PATTERN_HINT = (
 WildcardMatch = tuple[str, ...]  # Text matched by each wildcard of a pattern, for one file
 
 Columns = Mapping[str, str] | None  # column names of the user by column of the reader
-ErrorHandler = Callable[[str, DataError], None]
-"""Called with the kind and the error of an invalid line. If the handler does not raise, reading continues."""
+ErrorHandler = Callable[[DataError], None]
+"""Called with the error of an invalid line. If the handler does not raise, reading continues."""
 
 
-def raise_error(kind: str, error: DataError) -> None:
+def raise_error(error: DataError) -> None:
     """Default handler: stop at the first invalid line."""
     raise error
 
@@ -167,7 +167,7 @@ def _decode_line(
     is_valid = b"\0" not in raw
     if not is_valid:
         advice = f"If the encoding is UTF-16 or UTF-32, convert the file: {_iconv_command(path, zipped, 'UTF-16')}"
-        on_error("encoding", DataError("not a text file: contains NUL bytes.", path, number, advice))
+        on_error(DataError("not a text file: contains NUL bytes.", path, number, advice, "encoding"))
     try:
         return raw.decode("utf-8"), is_valid
     except UnicodeDecodeError as error:
@@ -175,7 +175,7 @@ def _decode_line(
         problem = f"invalid UTF-8: byte 0x{raw[error.start]:02x} at {place}."
         command = _iconv_command(path, zipped, "WINDOWS-1252")
         advice = f"Convert the file from its actual encoding, for example: {command}"
-        on_error("encoding", DataError(problem, path, number, advice))
+        on_error(DataError(problem, path, number, advice, "encoding"))
         return raw.decode("utf-8", "replace"), False
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from regard.data.text.files import ErrorHandler, existing_file, read_lines
 from regard.errors import DataError, RegardError
 
-Row = tuple[int, dict[str, Any]]  # Line number (row number in Parquet), and values by column
+Row = tuple[int, Any]  # Line number (row number in Parquet), and values by column or the error of an invalid row
 ColumnPath = tuple[str, ...]  # Column name, or names of a struct column and its field
 
 MAX_FIELD_CHARS = 1 << 26  # maximum CSV field: enough for a book, but an unclosed quote raises before memory runs out
@@ -38,7 +38,7 @@ def _read_csv(path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath])
         except csv.Error as error:
             advice = 'Quote fields that contain a quote, a comma or a line break ("…"); write a quote inside as "".'
             problem = f"invalid CSV in the record that starts here: {error}."
-            on_error("format", DataError(problem, path, start, advice))
+            on_error(DataError(problem, path, start, advice))
             cells = []
         yield start, cells
         start = reader.line_num + 1
@@ -57,12 +57,12 @@ def _read_jsonl(
             except (ValueError, RecursionError) as error:
                 program = "'.[]'" if text.lstrip().startswith("[") else "."
                 advice = f"{hint}; to convert a file, run: jq -c {program} FILE"
-                on_error("format", DataError(f"invalid JSON: {error}.", path, line, advice))
+                on_error(DataError(f"invalid JSON: {error}.", path, line, advice))
             else:
                 if not isinstance(record, dict):
                     problem = f"expected a JSON object, got {type(record).__name__}."
                     advice = f"{hint}; to unpack a list, run: jq -c '.[]' FILE"
-                    on_error("format", DataError(problem, path, line, advice))
+                    on_error(DataError(problem, path, line, advice))
                     record = None
         yield line, record
 
@@ -152,6 +152,16 @@ class TableFormat:
     is_named: bool = True  # True if rows have column names; otherwise the first row may be a header
     schema: Callable[[Path], Any] | None = None  # Arrow schema of a binary file; text files may be gzipped
 
+    def rows(self, path: Path, columns: Sequence[ColumnPath] = ()) -> Iterator[Row]:
+        """Row numbers with the rows of `read`, or with the errors of an invalid row."""
+        errors: list[DataError] = []
+        for line, row in self.read(path, errors.append, columns):
+            if errors:
+                yield from ((line, error) for error in errors)
+                errors.clear()
+            else:
+                yield line, row
+
 
 TAB_SUFFIXES = (".tsv", ".tab", ".txt")
 FORMATS = (
@@ -221,10 +231,6 @@ def read_class_names(path: Path, column: str) -> tuple[str, ...]:
         return ()
 
 
-def ignore_error(kind: str, error: DataError) -> None:
-    """Error handler of readers that examine a file before its rows are read; reading the rows reports the error."""
-
-
 def read_header(entry: str | Path) -> dict[str, bool]:
     """Column names from the first non-empty row of a file, with True for text columns.
 
@@ -233,7 +239,8 @@ def read_header(entry: str | Path) -> dict[str, bool]:
     form = _FORMAT_BY_SUFFIX.get(file_format(path), FORMATS[0])
     if form.schema is not None:
         return {field.name: is_text(field.type) for field in read_schema(path) or ()}
-    for _, row in form.read(path, ignore_error, ()):
+    ignored: list[DataError] = []  # reading the rows reports the errors
+    for _, row in form.read(path, ignored.append, ()):
         if isinstance(row, dict):
             return {name: isinstance(value, str) for name, value in row.items()}
         if row and any(map(str.strip, row)):

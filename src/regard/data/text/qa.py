@@ -18,8 +18,8 @@ from typing import Any
 
 from regard.data.reader import Reader, with_target
 from regard.data.text import tables
-from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error
-from regard.data.text.formats import file_format, has_column_names
+from regard.data.text.files import Columns, existing_file
+from regard.data.text.formats import Row, file_format, has_column_names
 from regard.errors import DataError
 
 REQUIRED_COLUMNS = ("question", "context")
@@ -61,8 +61,8 @@ class QASample:
 
 
 def read_qa(
-    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
-) -> Iterator[QASample | tables.SkippedRow]:
+    entry: str, columns: Columns = None, inputs_only: bool = False
+) -> Iterator[QASample | tables.SkippedRow | DataError]:
     """Yield the questions of one file: SQuAD JSON, or rows with `question`, `context`, `answer` and optionally `start`,
     `id`, `title`.
 
@@ -72,24 +72,14 @@ def read_qa(
     path = existing_file(entry)
     document = tables.read_json_document(path) if file_format(path) == ".json" else None
     if isinstance(document, dict):
-        rows = _squad_rows(path, document, on_error)
+        rows = _squad_rows(path, document)
     elif has_column_names(path):
-        rows = tables.read_records(path, document, COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
+        rows = tables.read_records(path, document, COLUMN_ALIASES, REQUIRED_COLUMNS, columns)
     else:
         aliases = {name: COLUMN_ALIASES[name] for name in COLUMNS}
         chosen = tables.find_columns(path, aliases, REQUIRED_COLUMNS, columns)
-        rows = tables.iterate_rows(
-            entry, REQUIRED_COLUMNS, chosen, on_error, optional=COLUMNS[2:], numeric=("start", "id")
-        )
-
-    def report(kind: str, error: DataError) -> None:
-        on_error("answer_not_in_context" if isinstance(error, AnswerNotFound) else kind, error)
-
-    return tables.make_samples(rows, partial(_make_sample, path, entry, inputs_only), report)
-
-
-class AnswerNotFound(DataError):
-    """An answer that does not occur in the context."""
+        rows = tables.iterate_rows(entry, REQUIRED_COLUMNS, chosen, optional=COLUMNS[2:], numeric=("start", "id"))
+    return tables.make_samples(rows, partial(_make_sample, path, entry, inputs_only))
 
 
 _SQUAD_HINT = (
@@ -99,8 +89,8 @@ _SQUAD_HINT = (
 _SQUAD_KEYS = {"question": "question", "answer": "answers", "id": "id", "impossible": "is_impossible"}
 
 
-def _squad_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler) -> Iterator[tuple[int, RawRow]]:
-    """Yield numbers from 1 and questions of all articles in SQuAD JSON."""
+def _squad_rows(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield numbers from 1 and questions of all articles in SQuAD JSON, or the errors of invalid articles."""
     articles = document.get("data")
     if not isinstance(articles, list):
         advice = f"{_SQUAD_HINT} For one question per line, use .jsonl."
@@ -111,7 +101,7 @@ def _squad_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler)
         name = f"article {article_number}" + (f" ('{title}')" if title else "")
         paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
         if not isinstance(paragraphs, list):
-            on_error("format", DataError(f"{name} has no list 'paragraphs'.", path, advice=_SQUAD_HINT))
+            yield number, DataError(f"{name} has no list 'paragraphs'.", path, advice=_SQUAD_HINT)
             continue
         for paragraph_number, paragraph in enumerate(paragraphs, start=1):
             try:
@@ -119,7 +109,7 @@ def _squad_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler)
             except (TypeError, KeyError, ValueError) as error:
                 missing = f"has no key {error}" if isinstance(error, KeyError) else "is not in SQuAD format"
                 problem = f"paragraph {paragraph_number} of {name} {missing}."
-                on_error("format", DataError(problem, path, advice=_SQUAD_HINT))
+                yield number, DataError(problem, path, advice=_SQUAD_HINT)
                 continue
             for row in questions:
                 number += 1
@@ -148,7 +138,8 @@ def _make_sample(path: Path, entry: str, inputs_only: bool, line: int, row: RawR
             name += f" ('{texts['id']}')" if texts["id"] else ""
             name = f"question{name}: " if name else ""
             problem = f"{name}answer not found in the context: '{text[:60]}'."
-            raise AnswerNotFound(problem, path, error_line, "Fix the answer, or remove the question.")
+            advice = "Fix the answer, or remove the question."
+            raise DataError(problem, path, error_line, advice, "answer_not_in_context")
         located.append(answer)
     spans, starts, relocated = zip(*located, strict=True) if located else ((), (), ())
     return QASample(

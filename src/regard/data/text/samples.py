@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
 from regard.data.reader import Reader, with_target
 from regard.data.text import tables
-from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error, read_lines, split_parallel
-from regard.data.text.formats import Row, has_column_names, ignore_error, read_header
+from regard.data.text.files import Columns, existing_file, read_lines, split_parallel
+from regard.data.text.formats import Row, has_column_names, read_header
 from regard.errors import DataError
 
 PAIR_COLUMNS = (tables.SIDES, ("anchor", "positive"), ("question", "answer"), ("text", "pair"), ("a", "b"))
@@ -82,67 +82,61 @@ class ChoiceSample:
 # -- text pairs
 
 
-def read_pairs(
-    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
-) -> Iterator[Pair | tables.SkippedRow]:
+def read_pairs(entry: str, columns: Columns = None) -> Iterator[Pair | tables.SkippedRow | DataError]:
     """Yield the pairs of one file or of two parallel files 'SRC:TGT', and `SkippedRow` for rows with an empty side.
 
     Texts are unchanged, without normalization; only surrounding whitespace is removed. `columns` names the two columns by
-    header or key; in a table without a header, by position from 0. Invalid rows are skipped if `on_error` does not raise.
-    """
+    header or key; in a table without a header, by position from 0."""
     sides = split_parallel(entry)
     if sides is None:
-        rows = tables.iterate_rows(entry, tables.SIDES, columns, on_error)
+        rows = tables.iterate_rows(entry, tables.SIDES, columns)
     else:
         tables.ColumnSpec(tables.SIDES, columns)  # raises for an unknown column choice
-        source_file, target_file = map(existing_file, sides)
-        rows = tables.drop_invalid(lambda report: _zip_files(source_file, target_file, report), on_error)
+        rows = _zip_files(*map(existing_file, sides))
 
     def make_pair(line: int, row: dict[str, str]) -> Pair | tables.SkippedRow:
         source, target = row["source"].strip(), row["target"].strip()
         skipped = None if source and target else tables.find_missing(entry, line, {"source": source, "target": target})
         return skipped or Pair(source, target, entry, line)
 
-    return tables.make_samples(rows, make_pair, on_error)
+    return tables.make_samples(rows, make_pair)
 
 
-def _zip_files(source: Path, target: Path, on_error: ErrorHandler) -> Iterator[Row]:
-    line = 0
-    source_lines, target_lines = read_lines(source, on_error), read_lines(target, on_error)
-    for line, (source_line, target_line) in enumerate(zip_longest(source_lines, target_lines), start=1):
-        if source_line is not None and target_line is not None:
-            yield line, {"source": source_line[1], "target": target_line[1]}
-            continue
-        shorter, longer = (source, target) if source_line is None else (target, source)
-        count = line + sum(1 for _ in (target_lines if source_line is None else source_lines))
-        error = DataError(
-            f"no matching line in '{shorter}' from here on: '{longer}' has {count} lines, '{shorter}' has {line - 1}.",
-            longer,
-            line,
-            "Parallel files must have the same number of lines, with matching texts on the same line.",
-        )
-        return on_error("line_count_mismatch", error)
+def _zip_files(source: Path, target: Path) -> Iterator[Row]:
+    errors: list[DataError] = []
+    source_lines, target_lines = read_lines(source, errors.append), read_lines(target, errors.append)
+    for line, pair in enumerate(zip_longest(source_lines, target_lines), start=1):
+        if None in pair:
+            longer, shorter = (target, source) if pair[0] is None else (source, target)
+            count = line + sum(1 for _ in chain(source_lines, target_lines))  # one of them has no more lines
+            problem = (
+                f"no matching line in '{shorter}' from here on: '{longer}' has {count} lines, "
+                f"'{shorter}' has {line - 1}."
+            )
+            advice = "Parallel files must have the same number of lines, with matching texts on the same line."
+            errors.append(DataError(problem, longer, line, advice, "line_count_mismatch"))
+        if errors:
+            yield from ((line, error) for error in errors)
+            errors.clear()
+        else:
+            yield line, {"source": pair[0][1], "target": pair[1][1]}
 
 
-def read_sources(
-    entry: str, columns: Columns, on_error: ErrorHandler, aliases: tuple[str, ...] = ("source",)
-) -> tables.InputIterator:
+def read_sources(entry: str, columns: Columns, aliases: tuple[str, ...] = ("source",)) -> tables.InputIterator:
     """Yield source texts: the first of two columns without a header, else the column with one of the `aliases`."""
     tables.ColumnSpec(("source",), columns, ("target", "text"))  # raises for an unknown column choice
     names = read_header(entry)
     column = (columns or {}).get("source") or (columns or {}).get("text")
     chosen = tables.match_columns(names, {"source": aliases}, {"source": column} if column else None)
     by_order = not chosen and len(names) == len(tables.SIDES) and not has_column_names(entry)
-    for line, row in tables.iterate_rows(entry, tables.SIDES if by_order else ("source",), chosen or None, on_error):
-        yield line, row["source"].strip() or None
+    rows = tables.iterate_rows(entry, tables.SIDES if by_order else ("source",), chosen or None)
+    return tables.row_inputs(rows, lambda row: row["source"].strip() or None)
 
 
-def read_positive_pairs(
-    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
-) -> Iterator[Pair | tables.SkippedRow]:
+def read_positive_pairs(entry: str, columns: Columns = None) -> Iterator[Pair | tables.SkippedRow | DataError]:
     """Yield the pairs of one file, whose columns may have any names of `PAIR_COLUMNS`, or of two parallel files."""
     if columns or split_parallel(entry) is not None:
-        return read_pairs(entry, columns, on_error)
+        return read_pairs(entry, columns)
     names = {name.lower(): name for name in read_header(entry)}
     sides = next((sides for sides in PAIR_COLUMNS if set(sides) <= names.keys()), tables.SIDES)
     found = {side: names.get(name, name) for side, name in zip(tables.SIDES, sides, strict=True)}
@@ -154,7 +148,7 @@ def read_positive_pairs(
             entry,
             advice=f"Keep only the positive rows and pass --columns {choices}.",
         )
-    return read_pairs(entry, None if sides == tables.SIDES else found, on_error)
+    return read_pairs(entry, None if sides == tables.SIDES else found)
 
 
 # -- labeled texts
@@ -178,8 +172,8 @@ def iterate_labeled(data: Sequence[str], columns: Columns = None) -> Iterator[La
 
 
 def read_labeled(
-    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
-) -> Iterator[LabeledText | tables.SkippedRow]:
+    entry: str, columns: Columns = None, inputs_only: bool = False
+) -> Iterator[LabeledText | tables.SkippedRow | DataError]:
     """Yield the labeled texts of one file with columns `text`, `label` and optionally `pair`.
 
     The only text column next to `label` may have any name. Multi-label data has a column `labels`: a list, or labels
@@ -190,7 +184,7 @@ def read_labeled(
         advice = "Use labels=NAME for texts with several labels."
         raise DataError("--columns accepts either label or labels, not both.", entry, advice=advice)
     required, chosen = _labeled_columns(entry, columns, inputs_only)
-    rows = tables.iterate_rows(entry, required, chosen, on_error, optional=("pair",), numeric=("label", "labels"))
+    rows = tables.iterate_rows(entry, required, chosen, optional=("pair",), numeric=("label", "labels"))
 
     def make_sample(line: int, row: Mapping[str, Any]) -> LabeledText | tables.SkippedRow:
         value = "" if inputs_only else row["labels"] if "labels" in row else row["label"].strip()
@@ -204,7 +198,7 @@ def read_labeled(
         skipped = tables.find_missing(entry, line, {"text": text, "second text": second, "label": value}, optional)
         return skipped or LabeledText(text, second, value, entry, line, label_set)
 
-    return tables.make_samples(rows, make_sample, on_error)
+    return tables.make_samples(rows, make_sample)
 
 
 def _labeled_columns(entry: str, columns: Columns, inputs_only: bool) -> tuple[tuple[str, ...], Columns]:
@@ -214,10 +208,9 @@ def _labeled_columns(entry: str, columns: Columns, inputs_only: bool) -> tuple[t
     if "label" in chosen and "labels" not in (columns or {}):
         chosen.pop("labels", None)
         if has_column_names(entry):  # a column of one label may have lists
-            rows = tables.iterate_rows(
-                entry, ("labels",), {"labels": chosen["label"]}, ignore_error, numeric=("labels",)
-            )
-            if any(isinstance(row["labels"], list) for _, row in islice(rows, PROBE_ROWS)):
+            rows = tables.iterate_rows(entry, ("labels",), {"labels": chosen["label"]}, numeric=("labels",))
+            values = (row["labels"] for _, row in rows if not isinstance(row, DataError))
+            if any(isinstance(value, list) for value in islice(values, PROBE_ROWS)):
                 chosen["labels"] = chosen["label"]
     label = "labels" if "labels" in chosen else "label"
     if label not in chosen and not inputs_only:
@@ -246,8 +239,8 @@ def _renamed_columns(chosen: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_questions(
-    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
-) -> Iterator[ChoiceSample | tables.SkippedRow]:
+    entry: str, columns: Columns = None, inputs_only: bool = False
+) -> Iterator[ChoiceSample | tables.SkippedRow | DataError]:
     """Yield the questions of one file. `choices` is a list, or columns choice0, choice1, …; `label` is the index of the
     correct choice from 0, its letter, or its text.
 
@@ -262,8 +255,8 @@ def read_questions(
         name for name in names if name != "question" and not (CHOICE_COLUMN.fullmatch(name) and int(name[6:]) > 1)
     )
     by_text = (chosen or {}).get("label") == "answer"
-    rows = tables.iterate_rows(entry, needed, chosen, on_error, optional=tuple(names), numeric=("label",))
-    return tables.make_samples(rows, lambda line, row: _make_question(entry, line, row, by_text, inputs_only), on_error)
+    rows = tables.iterate_rows(entry, needed, chosen, optional=tuple(names), numeric=("label",))
+    return tables.make_samples(rows, lambda line, row: _make_question(entry, line, row, by_text, inputs_only))
 
 
 def _question_columns(entry: str, columns: Columns) -> tuple[list[str], dict[str, str] | None]:

@@ -17,7 +17,7 @@ from regard.data.text import files, formats
 from regard.errors import DataError, RegardError, UnknownColumnError, UnknownNameError
 
 T = TypeVar("T")
-InputIterator = Iterator[tuple[int, Any]]  # Line number and input of a prediction; None for an empty row
+InputIterator = Iterator[tuple[int, Any]]  # Line number, and input of a prediction, None for an empty row, or an error
 
 SIDES = ("source", "target")
 PARALLEL_HINT = " Pass two parallel files as SRC:TGT."
@@ -155,11 +155,10 @@ def iterate_rows(
     entry: str,
     required: tuple[str, ...],
     columns: files.Columns = None,
-    on_error: files.ErrorHandler = files.raise_error,
     optional: tuple[str, ...] = (),
     numeric: tuple[str, ...] = (),
 ) -> Iterator[formats.Row]:
-    """Line numbers and values of the `required` and `optional` columns of one file.
+    """Line numbers and values of the `required` and `optional` columns of one file, or the errors of invalid rows.
 
     `columns` maps a column to its name in the file, for example {"source": "en"}, or to its position from 0 in a table
     without a header. By default, a header or keys with the names of the columns are used; a table without a header must
@@ -167,39 +166,24 @@ def iterate_rows(
     Numbers in `numeric` columns are returned as text; JSON and Parquet may have a list of texts in a column whose name
     ends in "s", such as `choices`.
 
-    Blank lines and nulls become empty values. Invalid rows are skipped if `on_error` does not raise. A missing file raises
-    at once; the content is checked during iteration."""
+    Blank lines and nulls become empty values. A missing file raises at once; the content is checked during iteration."""
     spec = ColumnSpec(required, columns, tuple(name for name in optional if name not in required), numeric)
     path = files.existing_file(entry)
     form = formats.find_format(path, PARALLEL_HINT if required == SIDES else "")
     if form.schema is not None:
         return _typed_rows(path, form, spec)
-    select = _select_values if form.is_named else _select_cells
-    rows = drop_invalid(lambda report: select(path, form.read(path, report, ()), spec, report), on_error)
-    return rows if form.is_named or columns is not None else _reject_header(path, rows, spec, on_error)
+    if form.is_named:
+        return _select_values(path, form.rows(path), spec)
+    rows = _select_cells(path, form.rows(path), spec)
+    return rows if columns is not None else _reject_header(path, rows, spec)
 
 
-def drop_invalid(make_rows: Callable[[files.ErrorHandler], Iterable[T]], on_error: files.ErrorHandler) -> Iterator[T]:
-    """Yield rows without invalid rows: after each error the reader yields a placeholder row, which is dropped."""
-    errors: list[str] = []
-
-    def report(kind: str, error: DataError) -> None:
-        errors.append(kind)
-        on_error(kind, error)
-
-    for row in make_rows(report):
-        if not errors:
-            yield row
-        errors.clear()
-
-
-def _reject_header(
-    path: Path, rows: Iterator[formats.Row], spec: ColumnSpec, on_error: files.ErrorHandler
-) -> Iterator[formats.Row]:
+def _reject_header(path: Path, rows: Iterator[formats.Row], spec: ColumnSpec) -> Iterator[formats.Row]:
     """Yield all rows. A first row with one word per column above rows of sentences is reported, because a header would
     become training data."""
     first = list(islice(rows, 50))
-    complete = [(line, [row[name].strip() for name in spec.required]) for line, row in first]
+    valid = [(line, row) for line, row in first if not isinstance(row, DataError)]
+    complete = [(line, [row[name].strip() for name in spec.required]) for line, row in valid]
     complete = [(line, cells) for line, cells in complete if all(cells)]
     if len(complete) >= 5 and complete[0][0] == 1 and not any(" " in cell for cell in complete[0][1]):
         if sum(" " in cells[0] for _, cells in complete[1:]) > 0.8 * len(complete[1:]):
@@ -207,16 +191,17 @@ def _reject_header(
             choice = " ".join(f"{name}={cell}" for name, cell in zip(spec.required, names, strict=True))
             advice = f"For a header, pass --columns {choice}; for a data row, pass --columns {spec.position_hint}."
             problem = f"the first row ({', '.join(names)}) looks like a header."
-            on_error("header", DataError(problem, path, 1, advice))
+            yield 1, DataError(problem, path, 1, advice, "header")
     yield from first
     yield from rows
 
 
-def _select_cells(
-    path: Path, rows: Iterator[tuple[int, list[str]]], spec: ColumnSpec, on_error: files.ErrorHandler
-) -> Iterator[formats.Row]:
+def _select_cells(path: Path, rows: Iterator[formats.Row], spec: ColumnSpec) -> Iterator[formats.Row]:
     width, places = 0, dict.fromkeys(spec.required, 0)
     for line, cells in rows:
+        if isinstance(cells, DataError):
+            yield line, cells
+            continue
         if not any(map(str.strip, cells)):
             yield line, dict.fromkeys(places, "")
             continue
@@ -225,11 +210,11 @@ def _select_cells(
             places, is_header = _locate_columns(path, line, list(map(str.strip, cells)), spec)
             if is_header:
                 continue
-        if len(cells) != width:
+        if len(cells) == width:
+            yield line, {name: cells[place] for name, place in places.items()}
+        else:
             advice = "All rows need as many columns as the first row. Check for a missing or an extra separator."
-            on_error("format", DataError(count_columns(width, len(cells)), path, line, advice))
-            cells = [""] * width
-        yield line, {name: cells[place] for name, place in places.items()}
+            yield line, DataError(count_columns(width, len(cells)), path, line, advice)
 
 
 def _locate_columns(path: Path, line: int, names: list[str], spec: ColumnSpec) -> tuple[dict[str, int], bool]:
@@ -264,15 +249,12 @@ def _locate_columns(path: Path, line: int, names: list[str], spec: ColumnSpec) -
     return {name: names.index(column) for name, column in columns.items()}, True
 
 
-def _select_values(
-    path: Path, records: Iterator[tuple[int, dict[str, Any] | None]], spec: ColumnSpec, on_error: files.ErrorHandler
-) -> Iterator[formats.Row]:
+def _select_values(path: Path, records: Iterator[formats.Row], spec: ColumnSpec) -> Iterator[formats.Row]:
     """Yield the texts of JSON objects; a chosen column missing in the first object raises `UnknownColumnError`."""
     is_first, required = True, spec.find().values()
     for line, record in records:
-        values: dict[str, Any] = dict.fromkeys(spec.required, "")
-        if record is None:
-            yield line, values
+        if record is None or isinstance(record, DataError):
+            yield line, record or dict.fromkeys(spec.required, "")
             continue
         nested = record.get(TRANSLATION_COLUMN)
         if isinstance(nested, dict) and not any(name in record for name in required):
@@ -283,14 +265,14 @@ def _select_values(
             if missing := [name for name in required if name not in record]:
                 advice = f"{spec.choose_hint}." if spec.overrides is None else ""
                 raise DataError(f"missing key '{missing[0]}' (keys: {format_list(record)}).", path, line, advice)
-            values = {
+            row: Any = {
                 name: text_value(path, line, column, record[column], name in spec.numeric, name.endswith("s"))
                 for name, column in spec.find(record).items()
             }
         except DataError as error:
-            on_error("format", error)
+            row = error
         is_first = False
-        yield line, values
+        yield line, row
 
 
 def text_value(
@@ -319,7 +301,7 @@ def _typed_rows(path: Path, form: formats.TableFormat, spec: ColumnSpec) -> Iter
     """Yield the texts of a file with a schema, which decides whether columns are supported."""
     schema = form.schema(path) if form.schema is not None else ()
     columns = _typed_columns(path, schema, spec)
-    for number, record in form.read(path, files.raise_error, list(dict.fromkeys(columns.values()))):
+    for number, record in form.rows(path, list(dict.fromkeys(columns.values()))):
         row = {name: record[column[-1]] for name, column in columns.items()}
         for name, value in row.items():
             if not isinstance(value, str):
@@ -361,12 +343,10 @@ def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, forma
 def first_value(entry: str, column: str) -> str:
     """First value of a column; empty if the file cannot be read."""
     try:
-        _, row = next(
-            iterate_rows(entry, ("value",), {"value": column}, formats.ignore_error, numeric=("value",)), (0, {})
-        )
+        rows = iterate_rows(entry, ("value",), {"value": column}, numeric=("value",))
+        return next((str(row["value"]) for _, row in rows if not isinstance(row, DataError)), "")
     except (RegardError, OSError):
         return ""
-    return str(row.get("value") or "")
 
 
 # -- records with nested values
@@ -395,21 +375,20 @@ def read_records(
     aliases: Mapping[str, Sequence[str]],
     required: Sequence[str],
     overrides: files.Columns,
-    on_error: files.ErrorHandler,
 ) -> Iterator[formats.Row]:
-    """Yield the nested values of JSON objects or Parquet rows under the names of `aliases`.
+    """Yield the nested values of JSON objects or Parquet rows under the names of `aliases`, or the errors of invalid rows.
 
-    The records are the items of the `document`, or of the file if None. Invalid lines and records without a required value
-    are skipped if `on_error` does not raise; empty records stay empty."""
-    records: Iterable[tuple[int, Any]] = enumerate(document or (), start=1)
+    The records are the items of the `document`, or of the file if None; empty records stay empty."""
+    records: Iterable[formats.Row] = enumerate(document or (), start=1)
     if document is None:
-        rows = drop_invalid(lambda report: formats.find_format(path).read(path, report, ()), on_error)
-        records = ((number, record or {}) for number, record in rows)
+        records = ((number, record or {}) for number, record in formats.find_format(path).rows(path))
     seen: set[str] = set()
     for line, record in records:
+        if isinstance(record, DataError):
+            yield line, record
+            continue
         if not isinstance(record, dict):
-            problem = f"expected a JSON object, got {type(record).__name__}."
-            on_error("format", DataError(problem, path, line))
+            yield line, DataError(f"expected a JSON object, got {type(record).__name__}.", path, line)
             continue
         columns = match_columns(record, aliases, overrides) if record else {}
         require_columns(columns.values(), record, f"Keys in {path}, line {line}")
@@ -418,8 +397,7 @@ def read_records(
             advice = f"Pass --columns {missing[0]}=NAME."
             if missing[0] in seen:
                 advice = "Earlier rows have this key. Add the key, or remove the row."
-            problem = f"missing key '{missing[0]}' (keys: {format_list(record)})."
-            on_error("format", DataError(problem, path, line, advice))
+            yield line, DataError(f"missing key '{missing[0]}' (keys: {format_list(record)}).", path, line, advice)
             continue
         seen.update(columns)
         yield line, {name: record[column] for name, column in columns.items()}
@@ -429,13 +407,14 @@ def read_records(
 
 
 def iterate_all(
-    read: Callable[[str, files.Columns], Iterator[T | SkippedRow]],
+    read: Callable[[str, files.Columns], Iterator[T | SkippedRow | DataError]],
     unit: str,
     advice: str,
     data: Sequence[str],
     columns: files.Columns = None,
 ) -> Iterator[T | SkippedRow]:
-    """Yield the samples of all files and patterns in input order; raise `DataError` if there is no sample."""
+    """Yield the samples of all files and patterns in input order; raise the first error, or `DataError` if there is no
+    sample."""
     entries = files.expand_patterns(data)
     if not entries:
         raise DataError("No data given.", advice="Pass at least one file.")
@@ -443,6 +422,8 @@ def iterate_all(
     first_reason = ""
     for entry in entries:
         for item in read(entry, columns):
+            if isinstance(item, DataError):
+                raise item
             if isinstance(item, SkippedRow):
                 skipped += 1
                 first_reason = first_reason or item.reason
@@ -458,33 +439,28 @@ def iterate_all(
 
 
 def make_samples(
-    rows: Iterable[tuple[int, Any]],
-    make: Callable[[int, Any], T | SkippedRow],
-    on_error: files.ErrorHandler,
-    error_kind: str = "format",
-) -> Iterator[T | SkippedRow]:
-    """Yield `make(line, row)` of all rows, except empty rows (skipped without a reason) at the end of the file.
-
-    Invalid rows are skipped if `on_error` does not raise."""
+    rows: Iterable[formats.Row], make: Callable[[int, Any], T | SkippedRow]
+) -> Iterator[T | SkippedRow | DataError]:
+    """Yield `make(line, row)` of all rows, or the errors of invalid rows, except empty rows (skipped without a reason) at
+    the end of the file."""
     empty: list[SkippedRow] = []
     for line, row in rows:
         try:
-            item = make(line, row)
+            item = row if isinstance(row, DataError) else make(line, row)
         except DataError as error:
-            on_error(error_kind, error)
-            continue
+            item = error
         if isinstance(item, SkippedRow) and not item.reason:
             empty.append(item)
             continue
-        if empty:
+        if empty and not isinstance(item, DataError):
             yield from empty
             empty.clear()
         yield item
 
 
-def drop_trailing_blanks(items: Iterable[T | SkippedRow]) -> Iterator[T | SkippedRow]:
+def drop_trailing_blanks(items: Iterable[T | SkippedRow]) -> Iterator[T | SkippedRow | DataError]:
     """Yield samples and skipped rows, except empty rows at the end of the file."""
-    return make_samples(enumerate(items), lambda number, item: item, files.raise_error)
+    return make_samples(enumerate(items), lambda number, item: item)
 
 
 def find_missing(path: str, line: int, fields: Mapping[str, str], optional: Sequence[str] = ()) -> SkippedRow | None:
@@ -496,23 +472,26 @@ def find_missing(path: str, line: int, fields: Mapping[str, str], optional: Sequ
     return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {present[:60]}" if present else "")
 
 
-def read_text_column(entry: str, columns: files.Columns, on_error: files.ErrorHandler) -> InputIterator:
+def row_inputs(rows: Iterable[formats.Row], convert: Callable[[Any], Any]) -> InputIterator:
+    """Yield line numbers and inputs of prediction, converted from rows, or the errors of invalid rows."""
+    return ((line, row if isinstance(row, DataError) else convert(row)) for line, row in rows)
+
+
+def read_text_column(entry: str, columns: files.Columns) -> InputIterator:
     """Yield line numbers and the column `text`, unchanged; None for an empty row."""
-    for line, row in iterate_rows(entry, ("text",), columns, on_error):
-        yield line, row["text"] if row["text"].strip() else None
+    rows = iterate_rows(entry, ("text",), columns)
+    return row_inputs(rows, lambda row: row["text"] if row["text"].strip() else None)
 
 
 def sample_inputs(
-    read: Callable[..., Iterable[Any]],
-    convert: Callable[[Any], Any],
-    entry: str,
-    columns: files.Columns,
-    on_error: files.ErrorHandler,
+    read: Callable[..., Iterable[Any]], convert: Callable[[Any], Any], entry: str, columns: files.Columns
 ) -> InputIterator:
-    """Yield line numbers and inputs of prediction, converted from samples without labels: partly empty rows are reported,
+    """Yield line numbers and inputs of prediction, converted from samples without labels: partly empty rows are errors,
     and empty rows are None."""
-    for item in read(entry, columns, on_error, inputs_only=True):
-        if isinstance(item, SkippedRow) and item.reason:
-            on_error("format", DataError(f"{item.reason}.", item.path, item.line))
+    for item in read(entry, columns, inputs_only=True):
+        if isinstance(item, DataError):
+            yield item.line or 0, item
+        elif isinstance(item, SkippedRow):
+            yield item.line, DataError(f"{item.reason}.", item.path, item.line) if item.reason else None
         else:
-            yield item.line, None if isinstance(item, SkippedRow) else convert(item)
+            yield item.line, convert(item)

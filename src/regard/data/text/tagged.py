@@ -33,7 +33,7 @@ from typing import Any, Literal, NamedTuple
 
 from regard.data.reader import Reader, with_target
 from regard.data.text import tables
-from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error, read_lines
+from regard.data.text.files import Columns, existing_file, read_lines
 from regard.data.text.formats import (
     ALL_TABLE_SUFFIXES,
     TAB_SUFFIXES,
@@ -41,7 +41,6 @@ from regard.data.text.formats import (
     file_format,
     find_format,
     has_column_names,
-    ignore_error,
     read_class_names,
     read_header,
     read_schema,
@@ -86,8 +85,8 @@ class TaggedSentence:
 
 
 def read_tagged(
-    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
-) -> Iterator[TaggedSentence | tables.SkippedRow]:
+    entry: str, columns: Columns = None, inputs_only: bool = False
+) -> Iterator[TaggedSentence | tables.SkippedRow | DataError]:
     """Yield the sentences of one file.
 
     In CoNLL format the word is the first column and the tag the last, unless `columns` gives other positions. Tables, JSON
@@ -108,19 +107,20 @@ def read_tagged(
                     "CoNLL files have one word and its tag per line, and an empty line between sentences. "
                     "Tables with one sentence per row need the columns words and tags, with one tag per word.",
                 )
-            return _read_conll(entry, path, columns, on_error, inputs_only)
+            return _read_conll(entry, path, columns, inputs_only)
     elif kind not in ALL_TABLE_SUFFIXES:
         formats = ".txt .tsv (one word per line), .csv .tsv .jsonl (one sentence per line), .parquet"
         raise unsupported_type(path, f"Supported: {' '.join(CONLL_SUFFIXES)} {formats}; text files also with .gz.")
-    return _read_table(entry, path, columns, on_error, inputs_only)
+    return _read_table(entry, path, columns, inputs_only)
 
 
 def _find_sentences(path: Path, columns: Columns) -> tuple[tuple[int, str] | None, bool]:
     """Examine the first lines with tabs: the first cell with several words and its line number, if most lines have such a
     cell in the word column; and True if a tag cell has several tags, which cannot belong to one word."""
+    ignored: list[DataError] = []  # reading the sentences reports the errors
     lines = (
         (line, text, _split_columns(text, tab_separated=True))
-        for line, text in read_lines(path, ignore_error)
+        for line, text in read_lines(path, ignored.append)
         if "\t" in text and not text.startswith("# ")
     )
     rows = list(islice(lines, _PROBE_LINES))
@@ -160,8 +160,8 @@ def _check_tags(path: str, first_seen: dict[bool, tuple[int, str]], tags: Iterab
 
 
 def _read_table(
-    entry: str, path: Path, columns: Columns, on_error: ErrorHandler, inputs_only: bool
-) -> Iterator[TaggedSentence | tables.SkippedRow]:
+    entry: str, path: Path, columns: Columns, inputs_only: bool
+) -> Iterator[TaggedSentence | tables.SkippedRow | DataError]:
     required = ("words",) if inputs_only else COLUMNS
     chosen = tables.find_columns(path, COLUMN_ALIASES, required, columns, by_order=True)
     names: Sequence[str] = ()
@@ -201,8 +201,8 @@ def _read_table(
         _check_tags(entry, first_seen, ((line, tag) for tag in tags))
         return TaggedSentence(tuple(words), tuple(tags), entry, line)
 
-    rows = tables.iterate_rows(entry, required, chosen, on_error, numeric=("tags",) if names else ())
-    return tables.make_samples(rows, make_sentence, on_error)
+    rows = tables.iterate_rows(entry, required, chosen, numeric=("tags",) if names else ())
+    return tables.make_samples(rows, make_sentence)
 
 
 def _split_items(value: Any) -> list[str]:
@@ -221,8 +221,8 @@ def _reject_numeric_tags(path: Path, column: str) -> None:
         kinds = {field.name: str(getattr(field.type, "value_type", field.type)) for field in schema}
         number, line = kinds[column] if "int" in kinds.get(column, "") else None, None
     else:
-        records = find_format(path).read(path, ignore_error, ())
-        line, tags = next(((line, record.get(column)) for line, record in records if record is not None), (0, None))
+        records = find_format(path).rows(path)
+        line, tags = next(((line, row.get(column)) for line, row in records if isinstance(row, dict)), (0, None))
         number = next((tag for tag in tags if isinstance(tag, int)), None) if isinstance(tags, list) else None
     if number is not None:
         problem = f"expected tag names in '{column}', got numbers ({number})."
@@ -247,29 +247,23 @@ def _split_columns(text: str, tab_separated: bool) -> list[str]:
     return [cell.strip(" ") for cell in text.split("\t")] if tab_separated else _SEPARATOR.split(text.strip(" \t"))
 
 
-def _read_conll(
-    entry: str, path: Path, columns: Columns, on_error: ErrorHandler, inputs_only: bool
-) -> Iterator[TaggedSentence]:
-    """Yield the sentences; a sentence with an invalid line or tag is skipped if `on_error` does not raise."""
+def _read_conll(entry: str, path: Path, columns: Columns, inputs_only: bool) -> Iterator[TaggedSentence | DataError]:
+    """Yield the sentences, or the errors of a sentence with invalid lines or tags."""
     layout: ConllLayout | None = None
     words: list[tuple[int, str, str]] = []  # line, word and tag
-    errors: list[str] = []
+    errors: list[DataError] = []
     tags: set[str] = {OUTSIDE}
     first_seen: dict[bool, tuple[int, str]] = {}
-
-    def report(kind: str, error: DataError) -> None:
-        errors.append(kind)
-        on_error(kind, error)
-
-    for line, text in chain(read_lines(path, report), [(0, "")]):
+    for line, text in chain(read_lines(path, errors.append), [(0, "")]):
         if not text.strip() or text.split(maxsplit=1)[0] == _DOCSTART:
             try:
                 _check_tags(entry, first_seen, ((line, tag) for line, _, tag in words if not (errors or inputs_only)))
             except DataError as error:
-                report("format", error)
+                errors.append(error)
             if words and not errors:
                 lines, texts, sentence_tags = zip(*words, strict=True)
                 yield TaggedSentence(texts, () if inputs_only else sentence_tags, entry, lines[0])
+            yield from errors
             words = []
             errors.clear()
             continue
@@ -282,7 +276,7 @@ def _read_conll(
         try:
             word = None if layout is None else _parse_word(path, line, text, layout, inputs_only)
         except DataError as error:
-            report("format", error)
+            errors.append(error)
             continue
         if word is not None:
             words.append((line, *word))
