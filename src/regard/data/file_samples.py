@@ -137,7 +137,7 @@ def read_table(
         rows = _embedded_rows(path, names, used or {})
     else:
         cells = tables.iterate_rows(entry, names, used, numeric=("label",))
-        rows = tables.row_inputs(cells, lambda row: {name: value.strip() for name, value in row.items()})
+        rows = tables.convert_rows(cells, lambda line, row: {name: value.strip() for name, value in row.items()})
     return tables.make_samples(rows, make_sample)
 
 
@@ -151,16 +151,15 @@ def _embedded_rows(path: Path, names: tuple[str, ...], columns: Mapping[str, str
         advice = f"Pass --columns {choices} (available: {tables.format_list(existing)})."
         raise DataError(f"no columns found for {' and '.join(names)}.", path, advice=advice)
     classes = read_class_names(path, columns.get("label", ""))
-    for number, record in form.rows(path, [(name,) for name in dict.fromkeys(columns.values())]):
-        try:
-            row = {name: cell_value(path, number, record[column], column) for name, column in columns.items()}
-        except DataError as error:
-            yield number, error
-            continue
+
+    def convert(number: int, record: Mapping[str, Any]) -> dict[str, Any]:
+        row = {name: cell_value(path, number, record[column], column) for name, column in columns.items()}
         label = row.get("label")
         if isinstance(label, str) and label.isdigit() and int(label) < len(classes):
             row["label"] = classes[int(label)]
-        yield number, row
+        return row
+
+    return tables.convert_rows(form.rows(path, [(name,) for name in dict.fromkeys(columns.values())]), convert)
 
 
 def cell_value(path: Path, row: int, value: Any, column: str) -> Any:

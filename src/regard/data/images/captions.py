@@ -177,18 +177,11 @@ def _group_by_image(path: Path, rows: Iterator[Row], selected: Sequence[str], re
         source, content = resolve_file(IMAGE, str(path), error_line, image, folders=folders)
         return CaptionedImage(source, path=str(path), line=line, content=content, captions=tuple(captions))
 
-    for line, row in rows:
-        if isinstance(row, DataError):
-            yield row
+    for line, parsed in tables.convert_rows(rows, partial(_parse_row, path, inputs_only)):
+        if isinstance(parsed, DataError):
+            yield parsed
             continue
-        error_line = None if row.get("whole") else line
-        parsed = {**row, "captions": "?"} if inputs_only else row
-        try:
-            image, captions, missing = _parse_row(path, error_line, line, parsed)
-        except DataError as error:
-            yield error
-            continue
-        split = str(row.get("split") or "")
+        image, captions, missing, split, error_line = parsed
         counts[split] += bool(image)
         if selected and split not in selected:
             continue
@@ -227,25 +220,30 @@ def _image_folders(path: Path) -> list[str]:
 
 
 def _parse_row(
-    path: Path, error_line: int | None, line: int, row: RawRow
-) -> tuple[str | EmbeddedFile, list[str], str | None]:
-    """Image, non-empty captions, and the missing part if the image or a caption is missing (empty for an empty row)."""
+    path: Path, inputs_only: bool, line: int, row: RawRow
+) -> tuple[str | EmbeddedFile, list[str], str | None, str, int | None]:
+    """Image, non-empty captions, the missing part if the image or a caption is missing (empty for an empty row), split,
+    and line for error messages."""
+    error_line = None if row.get("whole") else line
+    split = str(row.get("split") or "")
     image = cell_value(path, line, row.get("image"), "image")
     if isinstance(image, str):
         numbered = _CAPTION_NUMBER.fullmatch(image)
         image = numbered[1] if numbered else image
-    value = row.get("captions")
+    value = "?" if inputs_only else row.get("captions")
     items = value if isinstance(value, list) else [value]
     items = [item.get("raw", item.get("caption")) if isinstance(item, dict) else item for item in items]
     read_text = partial(tables.text_value, path, error_line or line, "captions", allow_numbers=False, allow_lists=False)
     captions = [" ".join(read_text(item).split()) for item in items]
     nonempty = [text for text in captions if text]
     if not image:
-        return image, nonempty, f"missing image for: {nonempty[0][:60]}" if nonempty else ""
-    if nonempty and len(nonempty) == len(captions):
-        return image, nonempty, None
-    name = image if isinstance(image, str) else image.name or f"row {line}"
-    return image, nonempty, f"missing caption for: {name[:60]}"
+        missing: str | None = f"missing image for: {nonempty[0][:60]}" if nonempty else ""
+    elif nonempty and len(nonempty) == len(captions):
+        missing = None
+    else:
+        name = image if isinstance(image, str) else image.name or f"row {line}"
+        missing = f"missing caption for: {name[:60]}"
+    return image, nonempty, missing, split, error_line
 
 
 def _check_splits(path: Path, selected: Sequence[str], counts: Mapping[str, int], inputs_only: bool) -> None:

@@ -10,8 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, starmap
-from typing import Any
+from itertools import chain
 
 from regard.data.reader import Reader
 from regard.data.text.files import Columns, existing_file, expand_patterns, read_blocks
@@ -131,13 +130,13 @@ def iterate_passages(
     if file_format(path) not in TABLE_SUFFIXES:
         existing_file(path)
         return _split_file(path, size)
-
-    def split_row(line: int, row: Any) -> Iterable[Passage | SkippedRow | DataError]:
-        if isinstance(row, DataError):
-            return (row,)
-        return split_document(path, line, (row["text"].replace("\r\n", "\n"),), count_lines=False, size=size)
-
-    return drop_trailing_blanks(chain.from_iterable(starmap(split_row, iterate_rows(path, TEXT_COLUMNS, columns))))
+    passages = (
+        (row,)
+        if isinstance(row, DataError)
+        else split_document(path, line, (row["text"].replace("\r\n", "\n"),), count_lines=False, size=size)
+        for line, row in iterate_rows(path, TEXT_COLUMNS, columns)
+    )
+    return drop_trailing_blanks(chain.from_iterable(passages))
 
 
 def _split_file(path: str, size: int | None) -> Iterator[Passage | SkippedRow | DataError]:

@@ -130,7 +130,7 @@ def read_sources(entry: str, columns: Columns, aliases: tuple[str, ...] = ("sour
     chosen = tables.match_columns(names, {"source": aliases}, {"source": column} if column else None)
     by_order = not chosen and len(names) == len(tables.SIDES) and not has_column_names(entry)
     rows = tables.iterate_rows(entry, tables.SIDES if by_order else ("source",), chosen or None)
-    return tables.row_inputs(rows, lambda row: row["source"].strip() or None)
+    return tables.convert_rows(rows, lambda line, row: row["source"].strip() or None)
 
 
 def read_positive_pairs(entry: str, columns: Columns = None) -> Iterator[Pair | tables.SkippedRow | DataError]:

@@ -151,6 +151,16 @@ def _shorten(name: str) -> str:
 # -- rows of texts
 
 
+def convert_rows(rows: Iterable[formats.Row], convert: Callable[[int, Any], T]) -> Iterator[tuple[int, T | DataError]]:
+    """Yield line numbers and converted rows, or the errors of invalid rows and of conversions."""
+    for line, row in rows:
+        try:
+            converted = row if isinstance(row, DataError) else convert(line, row)
+        except DataError as error:
+            converted = error
+        yield line, converted
+
+
 def iterate_rows(
     entry: str,
     required: tuple[str, ...],
@@ -251,28 +261,27 @@ def _locate_columns(path: Path, line: int, names: list[str], spec: ColumnSpec) -
 
 def _select_values(path: Path, records: Iterator[formats.Row], spec: ColumnSpec) -> Iterator[formats.Row]:
     """Yield the texts of JSON objects; a chosen column missing in the first object raises `UnknownColumnError`."""
-    is_first, required = True, spec.find().values()
-    for line, record in records:
-        if record is None or isinstance(record, DataError):
-            yield line, record or dict.fromkeys(spec.required, "")
-            continue
+    unchecked, required = spec.overrides is not None, spec.find().values()
+
+    def select(line: int, record: dict[str, Any] | None) -> dict[str, Any]:
+        nonlocal unchecked
+        if record is None:
+            return dict.fromkeys(spec.required, "")
         nested = record.get(TRANSLATION_COLUMN)
         if isinstance(nested, dict) and not any(name in record for name in required):
             record = nested
-        try:
-            if spec.overrides is not None and is_first:
-                require_columns(required, record, f"Keys in {path}, line {line}")
-            if missing := [name for name in required if name not in record]:
-                advice = f"{spec.choose_hint}." if spec.overrides is None else ""
-                raise DataError(f"missing key '{missing[0]}' (keys: {format_list(record)}).", path, line, advice)
-            row: Any = {
-                name: text_value(path, line, column, record[column], name in spec.numeric, name.endswith("s"))
-                for name, column in spec.find(record).items()
-            }
-        except DataError as error:
-            row = error
-        is_first = False
-        yield line, row
+        if unchecked:
+            require_columns(required, record, f"Keys in {path}, line {line}")
+            unchecked = False
+        if missing := [name for name in required if name not in record]:
+            advice = f"{spec.choose_hint}." if spec.overrides is None else ""
+            raise DataError(f"missing key '{missing[0]}' (keys: {format_list(record)}).", path, line, advice)
+        return {
+            name: text_value(path, line, column, record[column], name in spec.numeric, name.endswith("s"))
+            for name, column in spec.find(record).items()
+        }
+
+    return convert_rows(records, select)
 
 
 def text_value(
@@ -379,17 +388,13 @@ def read_records(
     """Yield the nested values of JSON objects or Parquet rows under the names of `aliases`, or the errors of invalid rows.
 
     The records are the items of the `document`, or of the file if None; empty records stay empty."""
-    records: Iterable[formats.Row] = enumerate(document or (), start=1)
-    if document is None:
-        records = ((number, record or {}) for number, record in formats.find_format(path).rows(path))
     seen: set[str] = set()
-    for line, record in records:
-        if isinstance(record, DataError):
-            yield line, record
-            continue
+
+    def select(line: int, record: Any) -> dict[str, Any]:
+        if document is None and record is None:  # an empty line
+            return {}
         if not isinstance(record, dict):
-            yield line, DataError(f"expected a JSON object, got {type(record).__name__}.", path, line)
-            continue
+            raise DataError(f"expected a JSON object, got {type(record).__name__}.", path, line)
         columns = match_columns(record, aliases, overrides) if record else {}
         require_columns(columns.values(), record, f"Keys in {path}, line {line}")
         missing = [name for name in required if name not in columns]
@@ -397,10 +402,11 @@ def read_records(
             advice = f"Pass --columns {missing[0]}=NAME."
             if missing[0] in seen:
                 advice = "Earlier rows have this key. Add the key, or remove the row."
-            yield line, DataError(f"missing key '{missing[0]}' (keys: {format_list(record)}).", path, line, advice)
-            continue
+            raise DataError(f"missing key '{missing[0]}' (keys: {format_list(record)}).", path, line, advice)
         seen.update(columns)
-        yield line, {name: record[column] for name, column in columns.items()}
+        return {name: record[column] for name, column in columns.items()}
+
+    return convert_rows(formats.find_format(path).rows(path) if document is None else enumerate(document, 1), select)
 
 
 # -- samples and inputs of prediction
@@ -444,11 +450,7 @@ def make_samples(
     """Yield `make(line, row)` of all rows, or the errors of invalid rows, except empty rows (skipped without a reason) at
     the end of the file."""
     empty: list[SkippedRow] = []
-    for line, row in rows:
-        try:
-            item = row if isinstance(row, DataError) else make(line, row)
-        except DataError as error:
-            item = error
+    for _, item in convert_rows(rows, make):
         if isinstance(item, SkippedRow) and not item.reason:
             empty.append(item)
             continue
@@ -472,15 +474,10 @@ def find_missing(path: str, line: int, fields: Mapping[str, str], optional: Sequ
     return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {present[:60]}" if present else "")
 
 
-def row_inputs(rows: Iterable[formats.Row], convert: Callable[[Any], Any]) -> InputIterator:
-    """Yield line numbers and inputs of prediction, converted from rows, or the errors of invalid rows."""
-    return ((line, row if isinstance(row, DataError) else convert(row)) for line, row in rows)
-
-
 def read_text_column(entry: str, columns: files.Columns) -> InputIterator:
     """Yield line numbers and the column `text`, unchanged; None for an empty row."""
     rows = iterate_rows(entry, ("text",), columns)
-    return row_inputs(rows, lambda row: row["text"] if row["text"].strip() else None)
+    return convert_rows(rows, lambda line, row: row["text"] if row["text"].strip() else None)
 
 
 def sample_inputs(
