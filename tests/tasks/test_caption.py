@@ -231,9 +231,9 @@ def test_micro_batches_have_similar_lengths_or_one_shape(album: Path) -> None:
 
 def test_an_image_is_decoded_once_for_all_its_captions(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    real = image_modality.read_image
+    real = image_modality.image_io.read_image
     read = lambda source, min_side=0: seen.append(source) or real(source, min_side)  # noqa: E731
-    monkeypatch.setattr(image_modality, "read_image", read)
+    monkeypatch.setattr(image_modality.image_io, "read_image", read)
     made = model(album)
     found = encoded(album, made)
     plan = OBJECTIVE.sampler(found, made.config, 8, 5, False)

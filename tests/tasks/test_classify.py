@@ -29,7 +29,7 @@ from regard.runs.spec import load_initial_weights
 from regard.systems import gpt2
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions, LossWeights
-from regard.tasks.classify import confusion_matrix, confusion_scores
+from regard.tasks.metrics.per_class import confusion_matrix, confusion_scores
 from regard.tasks.modality.text import HEAD_TOKENS, truncate_middle
 from tiny import near
 from tiny_text_models import QUICK, SMALL, headed, last_state, letters, train

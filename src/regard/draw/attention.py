@@ -12,20 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.draw import token_data
 from regard.draw.colors import ACCENT, COOL_LIGHT, INK, LIGHT, LINE, MUTED, WARM, WARM_LIGHT, colormap
 from regard.draw.figure import MARGIN, Sheet, draw_matrix, new_figure, text_width, wrap_text
 from regard.draw.text import display_width, label
-from regard.draw.token_data import (
-    GRADIENT,
-    PROFILE_BINS,
-    ActSteps,
-    AttentionMap,
-    DecisionAttribution,
-    TextLikelihood,
-    TokenAttribution,
-    percent,
-    sort_cross_first,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,7 +117,7 @@ class TokenStrip:
     scale: ColorRange
     is_short: bool
     omissions: Sequence[TokenBox] = ()  # notes between tokens, in place of tokens that are not shown
-    profile: TokenAttribution | None = None  # attribution of a long text, drawn as bars above the tokens
+    profile: token_data.TokenAttribution | None = None  # attribution of a long text, drawn as bars above the tokens
 
     def __post_init__(self) -> None:
         profile_height = 0.0 if self.profile is None else PROFILE_HEIGHT + 0.42
@@ -176,7 +166,7 @@ class TokenStrip:
 # -- surprisal and computation steps
 
 
-def surprisal_strip(likelihood: TextLikelihood, width: float) -> TokenStrip:
+def surprisal_strip(likelihood: token_data.TextLikelihood, width: float) -> TokenStrip:
     """Tokens colored by surprisal. For a long text, only the last `MAX_LINES` lines."""
     places = wrap_pieces([token.piece for token in likelihood.tokens], width)
     first_line = max(places[-1][0] + 1 - MAX_LINES, 0)
@@ -202,7 +192,7 @@ def surprisal_strip(likelihood: TextLikelihood, width: float) -> TokenStrip:
     )
 
 
-def act_steps_strip(act_steps: ActSteps, width: float) -> TokenStrip:
+def act_steps_strip(act_steps: token_data.ActSteps, width: float) -> TokenStrip:
     """Tokens colored by the number of computation steps (ACT), with the number below each token."""
     # a space on both sides, so that the step number fits below a short token
     texts = [f" {label(piece, 40).replace(SPACE_SYMBOL, ' ').strip() or SPACE_SYMBOL} " for piece in act_steps.pieces]
@@ -228,7 +218,7 @@ def act_steps_strip(act_steps: ActSteps, width: float) -> TokenStrip:
 # -- predictions
 
 
-def attribution_strip(attribution: TokenAttribution, width: float) -> TokenStrip:
+def attribution_strip(attribution: token_data.TokenAttribution, width: float) -> TokenStrip:
     """Tokens colored by attribution. For a long text: a profile, and the passages with the largest attribution."""
     texts: list[list[tuple[str, int | None]]] = [[]]  # pieces of each text with token index, None for notes
     for kind, value in attribution.layout(MAX_TOKENS):
@@ -237,7 +227,7 @@ def attribution_strip(attribution: TokenAttribution, width: float) -> TokenStrip
         elif kind == "token":
             piece = attribution.pieces[value]
             if attribution.special[value]:  # special tokens have no color, so the text contains the attribution
-                piece = f"{piece}{SPACE_SYMBOL}{percent(float(attribution.fractions[value]))}"
+                piece = f"{piece}{SPACE_SYMBOL}{token_data.percent(float(attribution.fractions[value]))}"
             texts[-1].append((piece, value))
         else:
             texts[-1].append((f"{SPACE_SYMBOL}… {value:,} {kind} …", None))
@@ -261,25 +251,25 @@ def attribution_strip(attribution: TokenAttribution, width: float) -> TokenStrip
             boxes.append(TokenBox(text.lstrip(), left, middle, fraction, is_output=is_output))
         height += (places[-1][0] + 1) * LINE_HEIGHT
     is_truncated = len(boxes) < len(attribution.pieces)
-    unit = f"{percent(most)} {attribution.unit} (per word)"
-    stops = WARM_LIGHT if attribution.method == GRADIENT else COOL_LIGHT
+    unit = f"{token_data.percent(most)} {attribution.unit} (per word)"
+    stops = WARM_LIGHT if attribution.method == token_data.GRADIENT else COOL_LIGHT
     return TokenStrip(
         wrap_text(attribution.heading, width, 11, 2),
         "\n".join(wrap_text(part, width, 8.5, 3) for part in (attribution.description, attribution.note())),
         width,
         boxes,
         height,
-        ColorRange(stops, most, ("0", percent(most / 2).removesuffix(" %"), unit)),
+        ColorRange(stops, most, ("0", token_data.percent(most / 2).removesuffix(" %"), unit)),
         is_short=not is_truncated and height <= 3 * LINE_HEIGHT + TEXT_GAP,
         omissions=omissions,
         profile=attribution if is_truncated else None,
     )
 
 
-def _draw_profile(axes: Axes, attribution: TokenAttribution, stops: tuple[str, ...]) -> None:
+def _draw_profile(axes: Axes, attribution: token_data.TokenAttribution, stops: tuple[str, ...]) -> None:
     """Draw the sum of each segment of the text; segments shown below are underlined."""
-    length, values = len(attribution.pieces), attribution.profile(PROFILE_BINS)
-    size = -(-length // PROFILE_BINS)
+    length, values = len(attribution.pieces), attribution.profile(token_data.PROFILE_BINS)
+    size = -(-length // token_data.PROFILE_BINS)
     starts = np.arange(len(values)) * size
     widths = np.minimum(starts + size, length) - starts
     axes.bar(starts, values, widths * 0.86, align="edge", color=colormap(stops)(1.0))
@@ -295,7 +285,7 @@ def _draw_profile(axes: Axes, attribution: TokenAttribution, stops: tuple[str, .
     first.set_horizontalalignment("left")
     last.set_horizontalalignment("right")
     axes.tick_params(length=0, pad=7)
-    note = f"maximum: {percent(most)} in {size:,} tokens; underlined: shown below"
+    note = f"maximum: {token_data.percent(most)} in {size:,} tokens; underlined: shown below"
     axes.text(length, most * 1.05, note, size=7.5, color=MUTED, ha="right", va="bottom")
 
 
@@ -304,7 +294,7 @@ class ProbabilityBars:
 
     is_short = True
 
-    def __init__(self, decision: DecisionAttribution, width: float) -> None:
+    def __init__(self, decision: token_data.DecisionAttribution, width: float) -> None:
         self.decision, self.width = decision, width
         self.rows = decision.probabilities[:MAX_ANSWERS]
         self.height = 0.34 + 0.25 * len(self.rows) + 0.12 * (len(decision.probabilities) > MAX_ANSWERS)
@@ -332,14 +322,14 @@ class ProbabilityBars:
 
 
 def draw_heatmaps(
-    maps: Sequence[AttentionMap],
+    maps: Sequence[token_data.AttentionMap],
     path: Path,
     title: str,
     layer: int | None = None,
     head: int | None = None,
-    likelihood: TextLikelihood | None = None,
-    decision: DecisionAttribution | None = None,
-    act_steps: Sequence[ActSteps] = (),
+    likelihood: token_data.TextLikelihood | None = None,
+    decision: token_data.DecisionAttribution | None = None,
+    act_steps: Sequence[token_data.ActSteps] = (),
 ) -> Path:
     """Draw the maps into a .png or .svg file.
 
@@ -348,7 +338,7 @@ def draw_heatmaps(
     attribution (`decision`) and computation steps (`act_steps`), and maps with one row per layer.
     With `layer` or `head`, counted from 1: only this layer (default: last) and head (default: average) of each map.
     """
-    ordered = sort_cross_first(tuple(item for item in maps if item.row_kind == "tokens"))
+    ordered = token_data.sort_cross_first(tuple(item for item in maps if item.row_kind == "tokens"))
     layered = [item for item in maps if item.row_kind == "layers"]
     # for a single layer with one head and no header blocks, one large heatmap shows everything
     bare = all(item.is_single for item in maps) and likelihood is None and decision is None and not act_steps
@@ -359,8 +349,8 @@ def draw_heatmaps(
         blocks: list[HeaderBlock] = [] if likelihood is None else [surprisal_strip(likelihood, width)]
         if decision is not None:
             # all gradient attributions and the first rollout; without gradients, all rollouts
-            gradients = [item for item in decision.attributions if item.method == GRADIENT]
-            rollouts = [item for item in decision.attributions if item.method != GRADIENT]
+            gradients = [item for item in decision.attributions if item.method == token_data.GRADIENT]
+            rollouts = [item for item in decision.attributions if item.method != token_data.GRADIENT]
             shown = [*gradients[:MAX_STRIPS], *rollouts[:1]] if gradients else rollouts[:MAX_STRIPS]
             blocks += [ProbabilityBars(decision, width)] if decision.probabilities else []
             blocks += [attribution_strip(item, width) for item in shown]
@@ -375,7 +365,7 @@ class MatrixPanel:
 
     def __init__(
         self,
-        item: AttentionMap,
+        item: token_data.AttentionMap,
         matrix: NDArray[np.float64],
         subtitle: str,
         max_size: float,
@@ -438,7 +428,7 @@ def spaced_labels(labels: Sequence[str], inches: float) -> dict[int, str]:
     return dict(list(enumerate(labels))[:: math.ceil(font_size(inches) * 1.1 / (inches * 72))])
 
 
-def make_panel(item: AttentionMap, layer: int, head: int | None, max_size: float) -> MatrixPanel:
+def make_panel(item: token_data.AttentionMap, layer: int, head: int | None, max_size: float) -> MatrixPanel:
     heads = (
         f"head {head} of {item.heads}" if head else f"average over {item.heads} heads" if item.heads > 1 else "1 head"
     )
@@ -446,7 +436,7 @@ def make_panel(item: AttentionMap, layer: int, head: int | None, max_size: float
     return MatrixPanel(item, item.view(layer, head), item.description if item.is_single else subtitle, max_size)
 
 
-def layer_panel(item: AttentionMap, width: float) -> MatrixPanel:
+def layer_panel(item: token_data.AttentionMap, width: float) -> MatrixPanel:
     """A map with one row per layer, averaged over heads."""
     note = f"{item.description} Average over {item.heads} heads." if item.heads > 1 else item.description
     return MatrixPanel(item, item.view(1, None), note, width - 1.6, width, max_cell=0.36, min_row_height=0.17)
@@ -465,7 +455,9 @@ def titled_figure(path: Path, width: float, height: float, title: str) -> Iterat
         yield sheet, begin
 
 
-def _draw_selected(maps: tuple[AttentionMap, ...], path: Path, title: str, layer: int | None, head: int | None) -> Path:
+def _draw_selected(
+    maps: tuple[token_data.AttentionMap, ...], path: Path, title: str, layer: int | None, head: int | None
+) -> Path:
     board, gap = 7.5 if len(maps) == 1 else 5.0, 0.5
     panels = [make_panel(item, item.layers if layer is None else layer, head, board) for item in maps]
     whole = sum(panel.width + gap for panel in panels) - gap + 2 * MARGIN
@@ -478,7 +470,7 @@ def _draw_selected(maps: tuple[AttentionMap, ...], path: Path, title: str, layer
 
 
 def _draw_overview(
-    maps: tuple[AttentionMap, ...], path: Path, title: str, blocks_of: Callable[[float], list[HeaderBlock]]
+    maps: tuple[token_data.AttentionMap, ...], path: Path, title: str, blocks_of: Callable[[float], list[HeaderBlock]]
 ) -> Path:
     """Draw the header blocks of a width, the large heatmap, and the mosaics of all maps."""
     main = make_panel(maps[0], maps[0].layers, None, max_size=8.4)
@@ -512,12 +504,12 @@ def _draw_overview(
     return path
 
 
-def tile_height(item: AttentionMap) -> float:
+def tile_height(item: token_data.AttentionMap) -> float:
     """Height of a tile of width 1: square cells, limited to aspect ratios between 0.5 and 2."""
     return min(max(len(item.queries) / len(item.keys), 0.5), 2.0)
 
 
-def draw_mosaic(axes: Axes, item: AttentionMap) -> None:
+def draw_mosaic(axes: Axes, item: token_data.AttentionMap) -> None:
     """Draw all layers (rows) and heads (columns) into one axes, because hundreds of axes would take minutes."""
     from matplotlib.patches import Rectangle
 

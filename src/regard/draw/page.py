@@ -14,27 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from regard.draw import panels, token_data
 from regard.draw.colors import COOL_DARK, COOL_LIGHT, DARK, HEAT_COLORS, LIGHT, WARM_DARK, WARM_LIGHT
 from regard.draw.figure import check_suffix, write_atomic
-from regard.draw.panels import (
-    LIGHT_COLOR,
-    MIN_BRIGHTNESS,
-    CaptionAttention,
-    OverlayMap,
-    position_similarity_image,
-    tint_strength,
-)
-from regard.draw.token_data import (
-    GRADIENT,
-    MIN_UNIFORM_MULTIPLE,
-    PROFILE_BINS,
-    ROLLOUT,
-    ActSteps,
-    AttentionMap,
-    DecisionAttribution,
-    TextLikelihood,
-    sort_cross_first,
-)
 
 WEIGHT_SCALE: Final = 10_000  # weights are stored as integers: four decimals with half the bytes
 MAX_TOKENS: Final = 4096  # longer texts are reduced to the passages with the largest attribution
@@ -42,14 +24,14 @@ MAX_ANSWERS: Final = 12
 
 
 def write_attention_page(
-    maps: Sequence[AttentionMap],
+    maps: Sequence[token_data.AttentionMap],
     path: Path,
     title: str,
     note: str = "",
     facts: Mapping[str, str] | None = None,
-    likelihood: TextLikelihood | None = None,
-    decision: DecisionAttribution | None = None,
-    act_steps: Sequence[ActSteps] = (),
+    likelihood: token_data.TextLikelihood | None = None,
+    decision: token_data.DecisionAttribution | None = None,
+    act_steps: Sequence[token_data.ActSteps] = (),
 ) -> Path:
     """Write the interactive page: a grid and arcs for every layer and head of every map, cross-attention first.
 
@@ -92,7 +74,7 @@ def write_attention_page(
                 "depends": item.is_gradient,
                 "weights": np.rint(np.asarray(item.weights, dtype=np.float64) * WEIGHT_SCALE).astype(int).tolist(),
             }
-            for item in sort_cross_first(tuple(maps))
+            for item in token_data.sort_cross_first(tuple(maps))
         ],
         "reading": reading,
         "decided": None if decision is None else _decision_data(decision),
@@ -149,7 +131,7 @@ def read_asset(name: str) -> str:
     return resources.files("regard.draw").joinpath(name).read_text(encoding="utf-8")
 
 
-def _decision_data(decision: DecisionAttribution) -> dict[str, object]:
+def _decision_data(decision: token_data.DecisionAttribution) -> dict[str, object]:
     """Page data of a prediction. Tokens: [piece, fraction, special, word, position, fraction of the word]; an integer is the
     number of omitted tokens, null precedes the second text."""
     likely, rest = decision.probabilities[:MAX_ANSWERS], decision.probabilities[MAX_ANSWERS:]
@@ -162,7 +144,7 @@ def _decision_data(decision: DecisionAttribution) -> dict[str, object]:
                 tokens.append([one.pieces[at], own, one.special[at], one.words[at], at, of_word])
             else:
                 tokens.append(None if kind == "second text" else at)
-        profile = one.profile(PROFILE_BINS).tolist() if len(one.pieces) > MAX_TOKENS else []
+        profile = one.profile(token_data.PROFILE_BINS).tolist() if len(one.pieces) > MAX_TOKENS else []
         counted.append(
             {
                 "title": one.title,
@@ -177,7 +159,7 @@ def _decision_data(decision: DecisionAttribution) -> dict[str, object]:
                 "all": len(one.pieces),
                 "tokens": tokens,
                 "profile": [round_digits(value) for value in profile] or None,
-                "stretch": -(-len(one.pieces) // PROFILE_BINS),
+                "stretch": -(-len(one.pieces) // token_data.PROFILE_BINS),
             }
         )
     return {
@@ -186,8 +168,8 @@ def _decision_data(decision: DecisionAttribution) -> dict[str, object]:
         "chances": [[name, round(chance, 6)] for name, chance in likely],
         "more": f"{len(rest)} others: {100 * sum(chance for _, chance in rest):.1f} %" if rest else "",
         "ramps": {
-            GRADIENT: {"light": WARM_LIGHT, "dark": WARM_DARK},
-            ROLLOUT: {"light": COOL_LIGHT, "dark": COOL_DARK},
+            token_data.GRADIENT: {"light": WARM_LIGHT, "dark": WARM_DARK},
+            token_data.ROLLOUT: {"light": COOL_LIGHT, "dark": COOL_DARK},
         },
         "counted": counted,
     }
@@ -203,8 +185,8 @@ def round_digits(number: float) -> float:
 
 def write_image_page(
     image: np.ndarray,
-    layers: Sequence[OverlayMap],
-    methods: Sequence[OverlayMap],
+    layers: Sequence[panels.OverlayMap],
+    methods: Sequence[panels.OverlayMap],
     path: Path,
     title: str,
     facts: Mapping[str, str],
@@ -223,7 +205,7 @@ def write_image_page(
         "each": [pack_maps(layer.weights_per_query) for layer in layers if layer.weights_per_query is not None],
         "asked": {"name": query[0], "mark": query[1]},
         "lattice": query_grid,
-        "positions": None if positions is None else data_uri(position_similarity_image(positions)),
+        "positions": None if positions is None else data_uri(panels.position_similarity_image(positions)),
         "glow": list(HEAT_COLORS),
         "about": {name: (descriptions or {}).get(name, "") for name in (*(way.name for way in methods), "attention")},
         "unit": "cell" if not layers else "pixel" if layers[0].weights.shape[-2:] == image.shape[:2] else "patch",
@@ -264,7 +246,7 @@ def data_uri(image: np.ndarray) -> str:
 
 
 def write_caption_page(
-    attention: CaptionAttention, path: Path, title: str, note: str, facts: Mapping[str, str]
+    attention: panels.CaptionAttention, path: Path, title: str, note: str, facts: Mapping[str, str]
 ) -> Path:
     """Write a page that shows the image with the attention of one word at a time, for selected layers and heads."""
     data: dict[str, object] = {
@@ -284,10 +266,10 @@ def write_caption_page(
         ],
         "how": attention.method,
         "look": {
-            "dark": MIN_BRIGHTNESS,
-            "warm": LIGHT_COLOR,
-            "tint": round_digits(tint_strength(attention.image)),
-            "even": MIN_UNIFORM_MULTIPLE,
+            "dark": panels.MIN_BRIGHTNESS,
+            "warm": panels.LIGHT_COLOR,
+            "tint": round_digits(panels.tint_strength(attention.image)),
+            "even": token_data.MIN_UNIFORM_MULTIPLE,
         },
     }
     styles = ("page.css", "wordwise.css")

@@ -17,17 +17,8 @@ from torch.nn import functional as F
 from regard.data.text.qa import QASample
 from regard.data.text.samples import ChoiceSample, LabeledText, Pair
 from regard.data.text.tagged import TaggedSentence
+from regard.draw import token_data
 from regard.draw.text import label
-from regard.draw.token_data import (
-    GRADIENT,
-    PROBABILITIES_TITLE,
-    ROLLOUT,
-    ActSteps,
-    AttentionMap,
-    DecisionAttribution,
-    TokenAttribution,
-    describe_tokens,
-)
 from regard.errors import RegardError, UnknownNameError
 from regard.explain import Explanation
 from regard.explain.rollout import (
@@ -76,7 +67,7 @@ def explain_scores(
     facts: dict[str, str],
     probabilities: Sequence[tuple[str, float]] = (),
     prediction: str = "",
-    chart_title: str = PROBABILITIES_TITLE,
+    chart_title: str = token_data.PROBABILITIES_TITLE,
 ) -> Explanation:
     """Run the batch again with attention recording, and explain the scores. `rows`: the sequences of the batch;
     `probabilities`: candidate predictions; `prediction`: default the first candidate."""
@@ -86,11 +77,11 @@ def explain_scores(
     attributions, with_rollout = [], set()
     for score, values in zip(scores, relevances, strict=True):
         if values is not None:
-            attributions.append(_token_attribution(score, rows[score.row], text, values, GRADIENT))
+            attributions.append(_token_attribution(score, rows[score.row], text, values, token_data.GRADIENT))
         elif (score.row, score.positions) in with_rollout:
             continue  # rollout does not depend on the score
         rolled = views[score.row].rollout(score.positions)
-        attributions.append(_token_attribution(score, rows[score.row], text, rolled, ROLLOUT))
+        attributions.append(_token_attribution(score, rows[score.row], text, rolled, token_data.ROLLOUT))
         with_rollout.add((score.row, score.positions))
     names = [f": {label(row.name, 40)}" if len(rows) > 1 else "" for row in rows]
     maps = [_attention_map(view, rows[view.row], names[view.row], text) for view in views]
@@ -106,10 +97,12 @@ def explain_scores(
         for row, name, counts in zip(rows, names, steps, strict=True):
             pieces = tuple(text.display_tokens(row.ids))
             ponder_steps.append(
-                ActSteps(f"Ponder steps per token (ACT){name}", pieces, tuple(counts), model.config.max_steps)
+                token_data.ActSteps(
+                    f"Ponder steps per token (ACT){name}", pieces, tuple(counts), model.config.max_steps
+                )
             )
     prediction = prediction or (probabilities[0][0] if probabilities else "")
-    decision = DecisionAttribution(prediction, tuple(probabilities), tuple(attributions), chart_title)
+    decision = token_data.DecisionAttribution(prediction, tuple(probabilities), tuple(attributions), chart_title)
     return Explanation(title, tuple(maps), facts, decision=decision, act_steps=tuple(ponder_steps))
 
 
@@ -127,7 +120,7 @@ def _row_attention(model: Model, batch: Batch, number: int, length: int, scores:
 
 def _token_attribution(
     score: OutputScore, row: TokenRow, text: TextTokenizer, values: NDArray[np.float64], method: str
-) -> TokenAttribution:
+) -> token_data.TokenAttribution:
     ids, truncated = row.ids, [at for at, _ in row.truncations]
     total, begins = float(values.sum()), np.array(text.starts_word(ids))
     begins[truncated] = True  # a truncation ends a word
@@ -137,7 +130,7 @@ def _token_attribution(
         if {ids[at - 1], ids[at]} & text.special_ids or at in truncated:
             pieces[at] = blank + pieces[at].removeprefix(blank)
     content = {text.special_id("unknown"), text.special_id("mask")}  # special tokens for a word of the text
-    return TokenAttribution(
+    return token_data.TokenAttribution(
         score.name,
         method,
         tuple(pieces),
@@ -152,7 +145,7 @@ def _token_attribution(
     )
 
 
-def _attention_map(view: RowAttention, row: TokenRow, name: str, text: TextTokenizer) -> AttentionMap:
+def _attention_map(view: RowAttention, row: TokenRow, name: str, text: TextTokenizer) -> token_data.AttentionMap:
     """Attention between the blocks of a text. `name`: end of the title if there are several texts."""
     names, title, in_blocks = (
         view.blocks.names(text.display_tokens(row.ids)),
@@ -163,16 +156,16 @@ def _attention_map(view: RowAttention, row: TokenRow, name: str, text: TextToken
         title += f", in {len(view.blocks)} blocks of up to {int(view.blocks.sizes.max()):,} tokens"
     cut = (int(view.blocks.block_ids[row.second_start]),) if row.second_start else ()
     weights, key = np.stack(view.block_maps), f"text {view.row + 1}" if name else "text"
-    return AttentionMap(key, title + name, names, names, weights, boundaries=cut, sqrt_scale=in_blocks)
+    return token_data.AttentionMap(key, title + name, names, names, weights, boundaries=cut, sqrt_scale=in_blocks)
 
 
-def _output_map(view: RowAttention, ids: Sequence[int], text: TextTokenizer) -> AttentionMap:
+def _output_map(view: RowAttention, ids: Sequence[int], text: TextTokenizer) -> token_data.AttentionMap:
     """Attention from the output positions, one row per layer."""
     pieces = text.display_tokens(ids)
     names = [pieces[at] if ids[at] in text.special_ids else f"‘{pieces[at]}’" for at in view.query_positions]
-    return AttentionMap(
+    return token_data.AttentionMap(
         "asked",
-        f"Attention from {describe_tokens(names)} by layer",
+        f"Attention from {token_data.describe_tokens(names)} by layer",
         tuple(f"layer {n + 1}" for n in range(len(view.query_maps))),
         view.blocks.names(pieces),
         np.stack(view.query_maps, axis=1)[None],

@@ -19,13 +19,7 @@ from regard.errors import RegardError
 from regard.nn.blocks.heads import text_head
 from regard.tasks import base
 from regard.tasks.metrics.per_class import ClassMetrics, class_report, confusion_matrix, save_class_figure
-from regard.tasks.modality.text import (
-    SequenceOutput,
-    SpecialTokens,
-    add_text_losses,
-    run_body,
-    sequence_fields,
-)
+from regard.tasks.modality import text as modality
 from regard.types import IGNORE, Batch, Prediction
 
 
@@ -49,14 +43,14 @@ class Choose(base.Objective):
     def encode(self, samples: Sequence[ChoiceSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         """One token sequence per choice: `[start] prompt [delimiter] choice [extract]`."""
         text, limit = context.processor, min(context.max_length, config.max_length)
-        marks = SpecialTokens.from_tokenizer(text, config)
+        marks = modality.SpecialTokens.from_tokenizer(text, config)
         prompts = text.encode([sample.prompt for sample in samples])
         choices = iter(text.encode([marks.second_text(choice) for sample in samples for choice in sample.choices]))
         sequences = [
             [marks.build_sequence([prompt or [config.eos_id], next(choices)], limit) for _ in sample.choices]
             for prompt, sample in zip(prompts, samples, strict=True)
         ]
-        fields, truncated = sequence_fields(samples, sequences)
+        fields, truncated = modality.sequence_fields(samples, sequences)
         fields["label"] = base.int_rows([max(sample.label, 0) for sample in samples])
         return base.Encoded(list(samples), fields, truncated, context)
 
@@ -65,13 +59,13 @@ class Choose(base.Objective):
         return self.modality.collate(encoded, rows, config, labels, shape)
 
     def logits(self, model: base.Model, batch: Batch) -> Tensor:
-        return _choice_logits(model, run_body(model.body, batch))
+        return _choice_logits(model, modality.run_body(model.body, batch))
 
     def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over questions of the cross-entropy over the choices, plus `auxiliary` × language modeling loss;
         label smoothing is distributed over the other choices of the question."""
         assert batch.labels is not None
-        output = run_body(model.body, batch)
+        output = modality.run_body(model.body, batch)
         logits, labels = _choice_logits(model, output), batch.labels
         asked, present = labels != IGNORE, output.lengths > 0
         logs = (logits if logits.dtype == torch.float64 else logits.float()).masked_fill(~asked[:, None], 0.0)
@@ -79,7 +73,9 @@ class Choose(base.Objective):
         own = logs.gather(1, labels.clamp(min=0)[:, None])[:, 0]
         others = (logs.sum(1) - own) / (present.sum(1) - 1).clamp(min=1)
         losses = -(1 - terms.smoothing) * own - terms.smoothing * others
-        return add_text_losses(model, labels, output, (torch.where(asked, losses, 0.0).sum(), asked.sum()), terms)
+        return modality.add_text_losses(
+            model, labels, output, (torch.where(asked, losses, 0.0).sum(), asked.sum()), terms
+        )
 
     def _parse_input(self, item: Any, options: base.HeadOptions) -> ChoiceSample:
         """A question: {"context": …, "question": …, "choices": […]}, a dict or JSON."""
@@ -153,7 +149,7 @@ class Choose(base.Objective):
         }
 
 
-def _choice_logits(model: base.Model, output: SequenceOutput) -> Tensor:
+def _choice_logits(model: base.Model, output: modality.SequenceOutput) -> Tensor:
     """(S, K) logits of the choices, −∞ for missing choices."""
     return base.require_head(model)(output.pooled)[..., 0].masked_fill(output.lengths == 0, -torch.inf)
 

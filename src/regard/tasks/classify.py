@@ -24,13 +24,7 @@ from regard.errors import DataError, RegardError, SettingError, WeightsError
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.image import mixup_weights
 from regard.tasks import base
-from regard.tasks.metrics.per_class import (
-    ClassMetrics,
-    class_report,
-    confusion_matrix,
-    confusion_scores,
-    save_class_figure,
-)
+from regard.tasks.metrics import per_class
 from regard.tasks.modality.base import readable_batch, sample_ids, sample_location
 from regard.types import IGNORE, Batch, Prediction
 
@@ -262,9 +256,9 @@ class Classify(base.Objective):
             exact = [set(ours) == set(theirs) for ours, theirs in zip(targets, predicted, strict=True)]
             found = {"micro_f1": metrics.micro.f1, "macro_f1": metrics.macro_f1, "exact_match": float(np.mean(exact))}
         else:
-            found = confusion_scores(counts)
+            found = per_class.confusion_scores(counts)
         scores: base.Scores = {name: round(100 * value, 2) for name, value in found.items()}
-        scores |= {"samples": count, **(class_report(labels, metrics, counts) if spec.complete else {})}
+        scores |= {"samples": count, **(per_class.class_report(labels, metrics, counts) if spec.complete else {})}
         if len(labels) > TOP_K and not self.is_text and not several:
             near = [
                 names[0] in sorted(labels, key=one.extra["probabilities"].get, reverse=True)[:TOP_K]
@@ -279,14 +273,14 @@ class Classify(base.Objective):
             return []
         several, targets = isinstance(predictions[0].value, list), list(map(sample_labels, samples))
         metrics, counts = self._compare(labels, targets, list(map(predicted_labels, predictions)), several)
-        return [save_class_figure(folder, "classes", labels, metrics, counts)]
+        return [per_class.save_class_figure(folder, "classes", labels, metrics, counts)]
 
     def _compare(
         self, labels: Sequence[str], targets: Sequence[Any], predicted: Sequence[Any], several: bool
-    ) -> tuple[ClassMetrics, np.ndarray | None]:
+    ) -> tuple[per_class.ClassMetrics, np.ndarray | None]:
         """Metrics per class, and the confusion matrix if samples have one label."""
-        metrics = ClassMetrics.from_labels(targets, predicted, "labels" if several else self.task.reader.unit)
-        return metrics, None if several else confusion_matrix(labels, targets, predicted)
+        metrics = per_class.ClassMetrics.from_labels(targets, predicted, "labels" if several else self.task.reader.unit)
+        return metrics, None if several else per_class.confusion_matrix(labels, targets, predicted)
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """Predicted class, or labels separated by |, and the highest probabilities; files with their path."""

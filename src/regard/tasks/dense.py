@@ -21,22 +21,12 @@ from regard.errors import DataError, SettingError
 from regard.processors.image import augment_maps
 from regard.tasks import base
 from regard.tasks.base import Encoded, EncodingContext, Model, Objective
+from regard.tasks.modality import image as modality
 from regard.tasks.modality.base import decode_source, encode_source, readable_batch
-from regard.tasks.modality.image import (
-    Size,
-    create_cache,
-    eval_batch_size,
-    image_processor,
-    load_cached,
-    load_image_and_size,
-    prepare_images,
-    stack_images,
-    train_processor,
-)
 from regard.types import Batch, Prediction
 
 MAX_MAPS = 16  # maximum images per batch at inference
-MapInput = tuple[np.ndarray, Size, Any]  # image, size of the prediction, and target
+MapInput = tuple[np.ndarray, modality.Size, Any]  # image, size of the prediction, and target
 BYTES_PER_PIXEL = 16  # memory per pixel of a map during prediction and writing
 
 
@@ -95,7 +85,7 @@ class MapObjective(DenseObjective):
         """(H, W) target map in the format for training."""
         raise NotImplementedError
 
-    def _resize(self, output: Tensor, size: Size) -> np.ndarray:
+    def _resize(self, output: Tensor, size: modality.Size) -> np.ndarray:
         """Output for one image (C, h, w), resized to (H, W)."""
         return F.interpolate(output[None], size, mode="bilinear", align_corners=False)[0, 0].cpu().numpy()
 
@@ -118,35 +108,36 @@ class MapObjective(DenseObjective):
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         plan = super().sampler(encoded, config, tokens, seed, packed)
-        create_cache(encoded, "beside", self.map_dtype)
+        modality.create_cache(encoded, "beside", self.map_dtype)
         return plan
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """Images with their target maps as labels."""
 
         def build(rows: np.ndarray) -> Batch:
-            pixels = train_processor(encoded.context) if rows.ndim == 2 else image_processor(encoded.context)
+            processor_of = modality.train_processor if rows.ndim == 2 else modality.image_processor
+            pixels = processor_of(encoded.context)
 
             def read(number: int) -> np.ndarray:
                 return pixels.prepare_map(self._target(encoded, number), self.unknown_value).astype(self.map_dtype)
 
             batch = self.modality.collate(encoded, rows, config, None)
-            maps = load_cached(encoded, "beside", rows, read, pixels.size, self.map_dtype)
+            maps = modality.load_cached(encoded, "beside", rows, read, pixels.size, self.map_dtype)
             return replace(batch, labels=torch.from_numpy(np.stack(maps)))
 
         return readable_batch(build, rows, self)
 
     def logits(self, model: Model, batch: Batch) -> Tensor:
         """Outputs of the head for each pixel."""
-        return model.head(*feature_maps(model, prepare_images(model, batch)))
+        return model.head(*feature_maps(model, modality.prepare_images(model, batch)))
 
     # -- predictions
 
     def _predict_maps(self, model: Model, images: Iterable[MapInput]) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
         """Image, prediction at the given size and target of each input. Only one batch is in memory."""
         pixels = model.require_image_processor()
-        for some in chunked(images, min(MAX_MAPS, eval_batch_size(pixels))):
-            x = stack_images([pixels.prepare(picture) for picture, *_ in some]).to(model.device)
+        for some in chunked(images, min(MAX_MAPS, modality.eval_batch_size(pixels))):
+            x = modality.stack_images([pixels.prepare(picture) for picture, *_ in some]).to(model.device)
             with torch.inference_mode():
                 outputs = self.logits(model, Batch(x)).float()
             outputs = outputs if outputs.ndim == 4 else outputs[:, None]
@@ -160,12 +151,12 @@ class MapObjective(DenseObjective):
                 yield picture, self._resize(output, size), target
 
     def _inputs(self, inputs: Iterable[Any]) -> Iterator[MapInput]:
-        return ((*load_image_and_size(item), None) for item in inputs)
+        return ((*modality.load_image_and_size(item), None) for item in inputs)
 
     def _encoded_inputs(self, encoded: Encoded, count: int) -> Iterator[MapInput]:
         """The first `count` samples, at the size of the target."""
         for number in range(count):
-            picture, size = load_image_and_size(decode_source(encoded.fields["image"][number]))
+            picture, size = modality.load_image_and_size(decode_source(encoded.fields["image"][number]))
             target = self._target(encoded, number)
             high, wide = target.shape
             if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.aspect_tolerance:
@@ -187,16 +178,16 @@ def figure_samples(samples: Sequence[Any], predictions: Sequence[Prediction], ke
     ]
 
 
-def augmented_maps(model: Model, batch: Batch) -> tuple[tuple[tuple[Tensor, ...], Size], Tensor]:
+def augmented_maps(model: Model, batch: Batch) -> tuple[tuple[tuple[Tensor, ...], modality.Size], Tensor]:
     """Feature maps of normalized pixels with the size of the image, and target maps with the same augmentation."""
     labels = batch.labels
     assert labels is not None
     if batch.augmentation is not None:
         labels = augment_maps(labels, batch.augmentation.params, model.require_image_processor().size)
-    return feature_maps(model, prepare_images(model, batch)), labels
+    return feature_maps(model, modality.prepare_images(model, batch)), labels
 
 
-def feature_maps(model: Model, batch: Batch) -> tuple[tuple[Tensor, ...], Size]:
+def feature_maps(model: Model, batch: Batch) -> tuple[tuple[Tensor, ...], modality.Size]:
     """Feature maps of the body for the head, and height and width of the pixels."""
     height, width = batch.inputs.shape[-2:]
     return model.body(batch, taps=model.head.tap_indices).hidden_states, (height, width)

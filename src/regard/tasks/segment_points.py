@@ -26,15 +26,8 @@ from regard.nn.points.body import point_head
 from regard.processors.points import split_scene
 from regard.tasks import base
 from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
+from regard.tasks.modality import points as modality
 from regard.tasks.modality.base import readable_batch, sample_ids
-from regard.tasks.modality.points import (
-    decode_cloud_source,
-    load_cloud,
-    open_cloud,
-    pack_clouds,
-    pack_slices,
-    prepare_clouds,
-)
 from regard.tasks.segment import Segment
 from regard.types import IGNORE, Batch, BodyOutput, Prediction
 
@@ -67,20 +60,20 @@ class SegmentPoints(Segment):
         return base.Encoded(list(samples), self.modality.encode(samples, config, context)[0], [], context)
 
     def _target_file(self, encoded: base.Encoded, number: int) -> str:
-        return decode_cloud_source(encoded.fields["cloud"][number]).source
+        return modality.decode_cloud_source(encoded.fields["cloud"][number]).source
 
     def _target(self, encoded: base.Encoded, number: int) -> np.ndarray:
         """(N,) class indices of the points, `IGNORE` for unlabeled points."""
         source = self._target_file(encoded, number)
-        return point_label_ids(load_cloud(encoded, number), source, encoded.context.options.labels)
+        return point_label_ids(modality.load_cloud(encoded, number), source, encoded.context.options.labels)
 
     def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         def build(rows: np.ndarray) -> Batch:
             clouds, labels = [], []
-            for number, (points, chosen) in zip(sample_ids(rows), prepare_clouds(encoded, rows), strict=True):
+            for number, (points, chosen) in zip(sample_ids(rows), modality.prepare_clouds(encoded, rows), strict=True):
                 clouds.append(points)
                 labels.append(self._target(encoded, int(number))[chosen])
-            x, offsets = pack_clouds(clouds)
+            x, offsets = modality.pack_clouds(clouds)
             return Batch(x, labels=torch.from_numpy(np.concatenate(labels)), packing=offsets)
 
         return readable_batch(build, rows, self)
@@ -101,13 +94,13 @@ class SegmentPoints(Segment):
         """Class indices of all points (N,) in file order, and their probabilities."""
         points = model.require_point_processor()
         for item in inputs:
-            yield self._predict_cloud(model, open_cloud(item, points), item if isinstance(item, str) else "")
+            yield self._predict_cloud(model, modality.open_cloud(item, points), item if isinstance(item, str) else "")
 
     def _predict_encoded(
         self, model: base.Model, encoded: base.Encoded, count: int
     ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         for number in range(count):
-            extra = self._predict_cloud(model, load_cloud(encoded, number), "")
+            extra = self._predict_cloud(model, modality.load_cloud(encoded, number), "")
             yield extra, self._target(encoded, number)
 
     def _predict_cloud(self, model: base.Model, cloud: PointCloud, source: str) -> dict[str, Any]:
@@ -116,8 +109,8 @@ class SegmentPoints(Segment):
         scene = split_scene(cloud, processor)
         sums = np.zeros((len(scene.point_indices), len(model.spec.options.labels)))
         counts = np.zeros((len(sums), 1))
-        for some in pack_slices(map(len, scene.rows)):
-            x, offsets = pack_clouds(scene.rows[some])
+        for some in modality.pack_slices(map(len, scene.rows)):
+            x, offsets = modality.pack_clouds(scene.rows[some])
             with torch.inference_mode():
                 logits = self.logits(model, Batch(x, packing=offsets).to(model.device))[0]
             chances = np.split(logits.float().softmax(-1).cpu().numpy(), offsets.starts[1:-1].numpy())

@@ -30,13 +30,7 @@ from regard.nn.kernels.losses import cross_entropy
 from regard.tasks import base
 from regard.tasks.classify import label_ids
 from regard.tasks.metrics.per_class import ClassMetrics, tagging_metrics
-from regard.tasks.modality.text import (
-    SpecialTokens,
-    WindowObjective,
-    pad_or_pack,
-    window_start,
-    windows,
-)
+from regard.tasks.modality import text as modality
 from regard.types import IGNORE, Batch, Prediction
 
 WORD_PATTERN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")  # A word or punctuation mark of untokenized text
@@ -55,7 +49,7 @@ class TagOptions(base.OptionRules):
         return replace(options, labels=tuple(labels), tag_scheme=predicted)
 
 
-class Tag(WindowObjective):
+class Tag(modality.WindowObjective):
     metrics = ("f1",)
     has_labels = True
     options = TagOptions()
@@ -72,7 +66,7 @@ class Tag(WindowObjective):
         if data is not None and len(labels) < 2:
             found = "Only one tag found" if labels else "No tags found"
             raise DataError(f"{found}. Token classification needs at least two.")
-        marks = SpecialTokens.from_tokenizer(context.processor, config)
+        marks = modality.SpecialTokens.from_tokenizer(context.processor, config)
         room = marks.max_text_tokens(min(context.max_length, config.max_length), 1)
         scheme = _detect_scheme(labels) if data is None or data.tag_scheme == "auto" else data.tag_scheme
         rows: list[tuple[Any, ...]] = []
@@ -82,7 +76,7 @@ class Tag(WindowObjective):
             token_labels = [
                 tags[word] + 1 if word != last else 0 for word, last in zip(words, [-1, *words[:-1]], strict=True)
             ]
-            for first, last in windows(len(ids), room, 0 if data is None else data.stride):
+            for first, last in modality.windows(len(ids), room, 0 if data is None else data.stride):
                 label = [*[0] * len(marks.start), *token_labels[first:last], *[0] * len(marks.extract)]
                 word = next((word for word, tag in zip(words[first:], token_labels[first:], strict=True) if tag), 0)
                 rows.append(([*marks.start, *ids[first:last], *marks.extract], 0, (owner, word), label))
@@ -90,7 +84,7 @@ class Tag(WindowObjective):
         return base.Encoded(list(samples), fields, [], context)
 
     def _collate_labels(self, labels: Sequence[np.ndarray], shape: BatchShape | None) -> Tensor:
-        table = pad_or_pack(labels, 0, shape)[0]
+        table = modality.pad_or_pack(labels, 0, shape)[0]
         return torch.where(table > 0, table - 1, IGNORE)
 
     def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
@@ -205,7 +199,7 @@ def _merge_windows(count: int, encoded: base.Encoded, rows: Sequence[int], logit
     """(words, tags) logits from overlapping windows; a word uses the window with the most context on both sides."""
     table, context = np.zeros((count, logits[rows[0]].shape[-1])), np.full(count, -1)
     for row in rows:
-        label, first = encoded.fields["label"][row], window_start(encoded, row)
+        label, first = encoded.fields["label"][row], modality.window_start(encoded, row)
         places = np.flatnonzero(label)
         depth, words = np.minimum(places, len(label) - 1 - places), first + np.arange(len(places))
         better = depth > context[words]

@@ -16,14 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
-from regard.data.images.image_io import (
-    DECODE_THREADS,
-    MAX_PIXELS,
-    ImageCache,
-    image_to_array,
-    inspect_image,
-    read_image,
-)
+from regard.data.images import image_io
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
@@ -32,16 +25,7 @@ from regard.nn.blocks.heads import ClassifierHead
 from regard.processors.image import Augment, ImageProcessor, augment_images, sample_params
 from regard.processors.palette import FILE, Palette
 from regard.tasks.base import EVAL_BATCH_SIZE, Encoded, EncodingContext, Model
-from regard.tasks.modality.base import (
-    InputBatches,
-    InputFields,
-    Modality,
-    decode_source,
-    encode_source,
-    reservoir_sample,
-    sample_ids,
-    warn_once,
-)
+from regard.tasks.modality import base as modality
 from regard.types import Augmentation, Batch
 
 TRAIN_SCALE = 8 / 7  # size factor of training images for random crops: 256 pixels for 224
@@ -52,7 +36,7 @@ PALETTE_SAMPLES = 2048  # number of randomly chosen images for the color palette
 Size = tuple[int, int]  # height and width
 
 
-class Image(Modality):
+class Image(modality.Modality):
     """Images, converted to pixels or to color ids of a palette."""
 
     name, batch_unit, input_field = "image", "images", "image"
@@ -85,7 +69,7 @@ class Image(Modality):
         """Palette with at most `num_colors` colors, fitted to a random subset of the images."""
         pictures = (
             read_sample_image(sample, min_size=config.image_size)
-            for sample in reservoir_sample(samples, PALETTE_SAMPLES)
+            for sample in modality.reservoir_sample(samples, PALETTE_SAMPLES)
         )
         return Palette.fit(pictures, config.num_colors, config.image_size)
 
@@ -108,9 +92,9 @@ class Image(Modality):
 
     # -- batches
 
-    def encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> InputFields:
+    def encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> modality.InputFields:
         check_image_processor(image_processor(context), config)
-        return {"image": [encode_source(sample.source, sample.content) for sample in samples]}, []
+        return {"image": [modality.encode_source(sample.source, sample.content) for sample in samples]}, []
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         """The cache is created before the data loader workers are forked, so that all workers share its memory."""
@@ -139,7 +123,7 @@ class Image(Modality):
 
     def input_batches(
         self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
-    ) -> InputBatches:
+    ) -> modality.InputBatches:
         pixels = model.require_image_processor()
         for start in range(0, count, size := eval_batch_size(pixels)):
             rows = np.arange(start, min(start + size, count))
@@ -157,7 +141,7 @@ def create_cache(encoded: Encoded, field: str, dtype: Any, *channels: int) -> No
     """Cache of decoded training images or maps of a field."""
     if (field, True) not in encoded.context.cache:
         shape = (*train_processor(encoded.context).size, *channels)
-        encoded.context.cache[field, True] = ImageCache(len(encoded), shape, dtype=dtype)
+        encoded.context.cache[field, True] = image_io.ImageCache(len(encoded), shape, dtype=dtype)
 
 
 def load_images(encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
@@ -168,7 +152,9 @@ def load_images(encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | No
 
     def read(number: int) -> np.ndarray:
         # evaluation decodes as inference does; training may decode at a lower resolution, with different pixels
-        return pixels.prepare(read_image(decode_source(side[number]), pixels.min_side if training else 0))
+        return pixels.prepare(
+            image_io.read_image(modality.decode_source(side[number]), pixels.min_side if training else 0)
+        )
 
     x = stack_images(load_cached(encoded, "image", rows, read, (*pixels.size, 3)))
     if not training or augment == Augment():
@@ -188,8 +174,10 @@ def load_cached(
     """Cached arrays if all samples fit into memory. Training decodes in data loader workers, evaluation in threads."""
     training, caches = rows.ndim == 2, encoded.context.cache
     if (field, training) not in caches:
-        caches[field, training] = ImageCache(0 if training else len(encoded), shape, dtype=dtype)
-    return caches[field, training].get_many(sample_ids(rows).tolist(), read, 1 if training else DECODE_THREADS)
+        caches[field, training] = image_io.ImageCache(0 if training else len(encoded), shape, dtype=dtype)
+    return caches[field, training].get_many(
+        modality.sample_ids(rows).tolist(), read, 1 if training else image_io.DECODE_THREADS
+    )
 
 
 def prepare_images(model: Model, batch: Batch) -> Batch:
@@ -250,13 +238,13 @@ def load_image_and_size(item: Any) -> tuple[np.ndarray, Size]:
             raise RegardError(f"Expected a uint8 array of shape (H, W, 3), got {item.dtype} {item.shape}.")
         return item, (item.shape[0], item.shape[1])
     if hasattr(item, "convert"):
-        picture = image_to_array(item)
+        picture = image_io.image_to_array(item)
         return picture, (picture.shape[0], picture.shape[1])
-    picture, facts = inspect_image(item if isinstance(item, bytes) else os.fspath(item), full=False)
+    picture, facts = image_io.inspect_image(item if isinstance(item, bytes) else os.fspath(item), full=False)
     if facts.downscaled:
-        warn_once(
+        modality.warn_once(
             f"warning: {'image' if isinstance(item, bytes) else os.fspath(item)}: {facts.height:,} x {facts.width:,} pixels "
-            f"exceed the limit of {MAX_PIXELS // 10**6} million pixels; decoded at {picture.shape[0]:,} x "
+            f"exceed the limit of {image_io.MAX_PIXELS // 10**6} million pixels; decoded at {picture.shape[0]:,} x "
             f"{picture.shape[1]:,}."
         )
     return picture, (facts.height, facts.width)
@@ -264,7 +252,7 @@ def load_image_and_size(item: Any) -> tuple[np.ndarray, Size]:
 
 def read_sample_image(sample: ImageSample, min_size: int) -> np.ndarray:
     """Pixels of a sample. Large files are downscaled to at least `min_size` pixels on the shorter side."""
-    return read_image(sample.content or sample.source, min_size, sample.location)
+    return image_io.read_image(sample.content or sample.source, min_size, sample.location)
 
 
 def check_image_processor(processor: Any, config: Any) -> None:

@@ -36,16 +36,7 @@ from regard.processors.points import (
     sample_kept_points,
 )
 from regard.tasks.base import EVAL_BATCH_SIZE, LARGE_VALIDATION, Encoded, EncodingContext, Model
-from regard.tasks.modality.base import (
-    InputBatches,
-    InputFields,
-    Modality,
-    decode_source,
-    encode_source,
-    reservoir_sample,
-    sample_ids,
-    warn_once,
-)
+from regard.tasks.modality import base as modality
 from regard.types import Batch, Packing
 
 MAX_INSPECTED = 32  # number of point clouds read to detect features and sizes
@@ -59,7 +50,7 @@ AUGMENT_SETTINGS = ("rotate", "scale", "shift", "jitter", "point_dropout", "tilt
 COLUMNS_MARKER = 2**16 - 2  # first value of a row with column names given by the user
 
 
-class Points(Modality):
+class Points(modality.Modality):
     """Point clouds, converted to coordinates and features of a number of points."""
 
     name, batch_unit, input_field = "points", "clouds", "cloud"
@@ -88,7 +79,7 @@ class Points(Modality):
         found, broken = list(FEATURES), None
         if data.point_features == ("auto",):
             opened = 0
-            for sample in reservoir_sample(samples, MAX_INSPECTED):
+            for sample in modality.reservoir_sample(samples, MAX_INSPECTED):
                 try:
                     cloud = sample.read()
                 except DataError as error:  # unreadable files are skipped with a warning during training
@@ -124,7 +115,7 @@ class Points(Modality):
 
     # -- batches
 
-    def encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> InputFields:
+    def encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> modality.InputFields:
         if context.processor.width - 3 != config.feature_dim:
             raise RegardError(
                 f"The model has {config.feature_dim} extra features per point, but {FILE} defines "
@@ -150,7 +141,7 @@ class Points(Modality):
             if room > _cache(encoded).max_bytes:
                 return False
         if len(encoded) >= LARGE_VALIDATION:
-            warn_once(f"  Reading {len(encoded):,} point clouds …")
+            modality.warn_once(f"  Reading {len(encoded):,} point clouds …")
         dropout = point_augmentation(encoded.context.data, points).point_dropout
         whole = points.count > 0 and not points.voxel and not points.block and not dropout
         for number in range(len(encoded)):
@@ -191,7 +182,7 @@ class Points(Modality):
 
     def input_batches(
         self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
-    ) -> InputBatches:
+    ) -> modality.InputBatches:
         """Several random subsets of the points of large point clouds, as rows of one input."""
         points = model.require_point_processor()
         size = _eval_batch_size(points) if isinstance(inputs, Encoded) else max(count, 1)
@@ -250,7 +241,7 @@ def prepare_clouds(encoded: Encoded, rows: np.ndarray) -> Iterator[tuple[np.ndar
     points = encoded.context.processor
     augment = point_augmentation(encoded.context.data, points)
     seeds = rows[:, 1] if rows.ndim == 2 else [None] * len(rows)
-    for number, seed in zip(sample_ids(rows), seeds, strict=True):
+    for number, seed in zip(modality.sample_ids(rows), seeds, strict=True):
         random = None if seed is None else np.random.default_rng(int(seed))
         x, chosen = points.prepare(load_cloud(encoded, int(number)), random)
         if random is not None:
@@ -276,7 +267,7 @@ def open_cloud(item: Any, points: PointProcessor) -> PointCloud:
     where = os.fspath(item) if isinstance(item, str | os.PathLike) else "point cloud"
     if cloud.num_dropped:
         points_dropped = "1 point" if cloud.num_dropped == 1 else f"{cloud.num_dropped:,} points"
-        warn_once(f"warning: {where}: ignored {points_dropped} with NaN or infinite coordinates.")
+        modality.warn_once(f"warning: {where}: ignored {points_dropped} with NaN or infinite coordinates.")
     warn_missing_features(cloud, points, where)
     return cloud
 
@@ -285,7 +276,7 @@ def warn_missing_features(cloud: PointCloud, points: PointProcessor, source: str
     """Print a warning for features of the model that the point cloud lacks."""
     for name in points.features:
         if getattr(cloud, name) is None:
-            warn_once(
+            modality.warn_once(
                 f"warning: {source}: the point cloud has no {name}, which this model uses; zeros are used instead."
             )
 
@@ -297,7 +288,7 @@ def mesh_sample_count(points: PointProcessor) -> int:
 
 def encode_cloud_source(sample: CloudSample) -> np.ndarray:
     """Source and column names of a point cloud as integers for the token store."""
-    row = encode_source(sample.source, sample.content)
+    row = modality.encode_source(sample.source, sample.content)
     if not sample.columns:
         return row
     names = np.frombuffer(json.dumps(sample.columns).encode(), dtype=np.uint8).astype(np.uint16)
@@ -310,7 +301,7 @@ def decode_cloud_source(row: np.ndarray) -> CloudSample:
     if len(row) and row[0] == COLUMNS_MARKER:
         end = 2 + int(row[1])
         columns, row = tuple(map(tuple, json.loads(row[2:end].astype(np.uint8).tobytes()))), row[end:]
-    source = decode_source(row)
+    source = modality.decode_source(row)
     if isinstance(source, bytes):
         return CloudSample("", content=source, columns=columns)
     return CloudSample(source, columns=columns)
