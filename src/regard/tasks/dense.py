@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ from regard.tasks.modality.base import decode_source, encode_source, readable_ba
 from regard.types import Batch, Prediction
 
 MAX_MAPS = 16  # maximum images per batch at inference
-MapInput = tuple[np.ndarray, modality.Size, Any]  # image, size of the prediction, and target
+MapPrediction = tuple[np.ndarray, np.ndarray, Any]  # image, predicted map, and target
 BYTES_PER_PIXEL = 16  # memory per pixel of a map during prediction and writing
 
 
@@ -133,9 +133,10 @@ class MapObjective(DenseObjective):
 
     # -- predictions
 
-    def _predict_maps(self, model: Model, images: Iterable[MapInput]) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
-        """Image, prediction at the given size and target of each input. Only one batch is in memory."""
+    def _predict_maps(self, model: Model, inputs: Sequence[Any] | Encoded, count: int) -> Iterator[MapPrediction]:
+        """Image, prediction and target, if known, of the first `count` inputs. Only one batch is in memory."""
         pixels = model.require_image_processor()
+        images = (self._read_input(inputs, number) for number in range(count))
         for some in chunked(images, min(MAX_MAPS, modality.eval_batch_size(pixels))):
             x = modality.stack_images([pixels.prepare(picture) for picture, *_ in some]).to(model.device)
             with torch.inference_mode():
@@ -150,21 +151,19 @@ class MapObjective(DenseObjective):
                     )
                 yield picture, self._resize(output, size), target
 
-    def _inputs(self, inputs: Iterable[Any]) -> Iterator[MapInput]:
-        return ((*modality.load_image_and_size(item), None) for item in inputs)
-
-    def _encoded_inputs(self, encoded: Encoded, count: int) -> Iterator[MapInput]:
-        """The first `count` samples, at the size of the target."""
-        for number in range(count):
-            picture, size = modality.load_image_and_size(decode_source(encoded.fields["image"][number]))
-            target = self._target(encoded, number)
-            high, wide = target.shape
-            if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.aspect_tolerance:
-                raise DataError(
-                    f"the target map is {high} x {wide}, but the image is {size[0]} x {size[1]}.",
-                    encoded.samples[number].target if encoded.samples else None,
-                )
-            yield picture, (high, wide), target
+    def _read_input(self, inputs: Sequence[Any] | Encoded, number: int) -> tuple[np.ndarray, modality.Size, Any]:
+        """Image, size of the prediction, and target of an encoded sample. The size is the size of the target, if known."""
+        if not isinstance(inputs, Encoded):
+            return *modality.load_image_and_size(inputs[number]), None
+        picture, size = modality.load_image_and_size(decode_source(inputs.fields["image"][number]))
+        target = self._target(inputs, number)
+        high, wide = target.shape
+        if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.aspect_tolerance:
+            raise DataError(
+                f"the target map is {high} x {wide}, but the image is {size[0]} x {size[1]}.",
+                inputs.samples[number].target if inputs.samples else None,
+            )
+        return picture, (high, wide), target
 
 
 def figure_samples(samples: Sequence[Any], predictions: Sequence[Prediction], key: str) -> list[Any]:

@@ -67,7 +67,7 @@ class Depth(MapObjective):
     def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Percentiles 1, 50 and 99 of the depth of each image. `extra["depth"]` is the depth map at the
         size of the file; `extra["image"]` is smaller if the file was decoded at a lower resolution."""
-        maps = self._predict_maps(model, self._inputs(inputs))
+        maps = self._predict_maps(model, inputs, len(inputs))
         return [_make_prediction(model, picture, output) for picture, output, _ in maps]
 
     def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
@@ -79,7 +79,7 @@ class Depth(MapObjective):
         farthest = 0.0
         if not metric:
             farthest = max((float(self._target(encoded, number).max()) for number in range(count)), default=0.0)
-        for picture, output, target in self._predict_maps(model, self._encoded_inputs(encoded, count)):
+        for picture, output, target in self._predict_maps(model, encoded, count):
             meters = output if metric else align_depth(output, target, farthest)
             found.append(depth_scores(meters, target))
             one = _make_prediction(model, picture, output)

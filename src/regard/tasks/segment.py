@@ -52,20 +52,16 @@ class Segment(DenseObjective):
             where = "masks" if self.task.input == "image" else "point clouds"
             raise DataError(f"Fewer than two classes found in the {where}. Segmentation needs at least two.")
 
-    def _predict_classes(self, model: base.Model, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        """`Prediction.extra` of each input, with the classes."""
-        raise NotImplementedError
-
-    def _predict_encoded(
-        self, model: base.Model, encoded: base.Encoded, count: int
-    ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-        """`Prediction.extra` and target of the first `count` samples."""
+    def _predict_classes(
+        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int
+    ) -> Iterator[tuple[dict[str, Any], Any]]:
+        """`Prediction.extra` with the classes, and target of encoded samples, of the first `count` inputs."""
         raise NotImplementedError
 
     def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Fraction of each class in each input, with the classes of all pixels (`extra["mask"]`) or points
         (`extra["classes"]`)."""
-        return [self._make_prediction(model, extra) for extra in self._predict_classes(model, inputs)]
+        return [self._make_prediction(model, extra) for extra, _ in self._predict_classes(model, inputs, len(inputs))]
 
     def _make_prediction(self, model: base.Model, extra: dict[str, Any]) -> Prediction:
         options, classes = model.spec.options, extra[self.classes_key]
@@ -79,7 +75,7 @@ class Segment(DenseObjective):
         labels, count = model.spec.options.labels, spec.count(encoded)
         metrics = SegmentationMetrics(len(labels), int(self.unknown_value))
         predictions: list[Prediction] = []
-        for extra, target in self._predict_encoded(model, encoded, count):
+        for extra, target in self._predict_classes(model, encoded, count):
             metrics.add(extra[self.classes_key], target)
             one = self._make_prediction(model, extra)
             shown = len(predictions) < self.max_figures
@@ -196,15 +192,11 @@ class SegmentImages(MapObjective, Segment):
             total = total + AUX_LOSS_WEIGHT * more
         return total, (labels != IGNORE).sum()
 
-    def _predict_classes(self, model: base.Model, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def _predict_classes(
+        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int
+    ) -> Iterator[tuple[dict[str, Any], Any]]:
         """The mask at the size of the file; the image is smaller if the file was decoded at a lower resolution."""
-        for picture, mask, _ in self._predict_maps(model, self._inputs(inputs)):
-            yield {"mask": mask, "image": picture}
-
-    def _predict_encoded(
-        self, model: base.Model, encoded: base.Encoded, count: int
-    ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-        for picture, mask, target in self._predict_maps(model, self._encoded_inputs(encoded, count)):
+        for picture, mask, target in self._predict_maps(model, inputs, count):
             yield {"mask": mask, "image": picture}, target
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:

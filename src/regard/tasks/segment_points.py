@@ -90,18 +90,18 @@ class SegmentPoints(Segment):
         assert batch.labels is not None
         return cross_entropy(self.logits(model, batch).flatten(0, 1), batch.labels, terms.smoothing)
 
-    def _predict_classes(self, model: base.Model, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def _predict_classes(
+        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int
+    ) -> Iterator[tuple[dict[str, Any], Any]]:
         """Class indices of all points (N,) in file order, and their probabilities."""
-        points = model.require_point_processor()
-        for item in inputs:
-            yield self._predict_cloud(model, modality.open_cloud(item, points), item if isinstance(item, str) else "")
-
-    def _predict_encoded(
-        self, model: base.Model, encoded: base.Encoded, count: int
-    ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         for number in range(count):
-            extra = self._predict_cloud(model, modality.load_cloud(encoded, number), "")
-            yield extra, self._target(encoded, number)
+            if isinstance(inputs, base.Encoded):
+                extra = self._predict_cloud(model, modality.load_cloud(inputs, number), "")
+                yield extra, self._target(inputs, number)
+            else:
+                item, points = inputs[number], model.require_point_processor()
+                source = item if isinstance(item, str) else ""
+                yield self._predict_cloud(model, modality.open_cloud(item, points), source), None
 
     def _predict_cloud(self, model: base.Model, cloud: PointCloud, source: str) -> dict[str, Any]:
         """Class of every point and its probability, averaged over all blocks that contain the point."""
