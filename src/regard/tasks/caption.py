@@ -20,6 +20,7 @@ from regard.data.images.captions import CaptionedImage
 from regard.data.settings import DataSettings
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
+from regard.draw.panels import draw_captions
 from regard.errors import SettingError
 from regard.processors.image import CaptionProcessor
 from regard.processors.padding import pad
@@ -234,12 +235,8 @@ class Caption(base.Objective):
     def format_example(self, sample: CaptionedImage, prediction: Prediction) -> str:
         return format_pair(sample_location(sample), prediction, sample.captions[0])
 
-    def save_figures(
-        self, folder: Path, samples: Sequence[CaptionedImage], predictions: Sequence[Prediction]
-    ) -> list[str]:
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         """Figure with evenly spaced validation samples."""
-        from regard.draw.panels import draw_captions
-
         count = min(MAX_FIGURE_SAMPLES, len(predictions))
         chosen = [number * len(predictions) // count for number in range(count)]
         shown = [

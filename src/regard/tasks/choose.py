@@ -18,7 +18,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.nn.blocks.heads import text_head
 from regard.tasks import base
-from regard.tasks.metrics.per_class import ClassMetrics, class_report, confusion_matrix, save_class_figure
+from regard.tasks.metrics.per_class import ClassMetrics
 from regard.tasks.modality import text as modality
 from regard.types import IGNORE, Batch, Prediction
 
@@ -130,15 +130,13 @@ class Choose(base.Objective):
             "samples": len(predictions),
         }
         if spec.complete:
-            scores |= class_report(*_choice_report(some.samples, predictions))
+            scores |= _position_metrics(some.samples, predictions).report()
         return scores, predictions
 
-    def save_figures(
-        self, folder: Path, samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]
-    ) -> list[str]:
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         """Confusion matrix of choice positions, which shows position bias."""
-        report = _choice_report(samples, predictions)
-        return [save_class_figure(folder, "choices", *report)] if len(report[0]) > 1 else []
+        metrics = _position_metrics(samples, predictions)
+        return [metrics.save_figure(folder / "choices.png").name] if len(metrics.labels) > 1 else []
 
     def example_row(self, sample: ChoiceSample, prediction: Prediction) -> dict[str, str]:
         return {
@@ -154,16 +152,12 @@ def _choice_logits(model: base.Model, output: modality.SequenceOutput) -> Tensor
     return base.require_head(model)(output.pooled)[..., 0].masked_fill(output.lengths == 0, -torch.inf)
 
 
-def _choice_report(
-    samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]
-) -> tuple[list[str], ClassMetrics, np.ndarray]:
-    """Names of choice positions, metrics per position, and counts by position of the correct choice (rows) and of the
-    predicted one (columns)."""
+def _position_metrics(samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]) -> ClassMetrics:
+    """Metrics per choice position: position of the correct choice, and of the predicted one."""
     names = [f"choice {place}" for place in range(max((len(sample.choices) for sample in samples), default=0))]
     targets = [(names[sample.label],) for sample in samples]
     predicted = [(names[one.extra["index"]],) for one in predictions]
-    metrics = ClassMetrics.from_labels(targets, predicted, "questions")
-    return names, metrics, confusion_matrix(names, targets, predicted)
+    return ClassMetrics.from_labels(targets, predicted, "questions", labels=names)
 
 
 def _make_question(context: str, question: str, choices: Any) -> ChoiceSample:

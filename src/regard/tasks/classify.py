@@ -24,7 +24,7 @@ from regard.errors import DataError, RegardError, SettingError, WeightsError
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.image import mixup_weights
 from regard.tasks import base
-from regard.tasks.metrics import per_class
+from regard.tasks.metrics.per_class import ClassMetrics, confusion_scores
 from regard.tasks.modality.base import readable_batch, sample_ids, sample_location
 from regard.types import IGNORE, Batch, Prediction
 
@@ -53,9 +53,7 @@ class ClassOptions(base.OptionRules):
     def complete(self, options: base.HeadOptions, train: base.Encoded) -> base.HeadOptions:
         return replace(options, multi_label=options.multi_label or len(train.fields["label"][0]) > 1)
 
-    def load(
-        self, options: base.HeadOptions, folder: Path, published: dict[str, Any] | None = None
-    ) -> base.HeadOptions:
+    def load(self, options: base.HeadOptions, folder: Path, published: Any = None) -> base.HeadOptions:
         """Multi-label classification from `problem_type` of a Hugging Face config. Regression is an error."""
         if published is None:
             return options
@@ -251,14 +249,14 @@ class Classify(base.Objective):
         rows = [encoded.fields["label"][number] for number in range(count)]
         targets = [tuple(labels[int(place)] for place in (row if len(row) == 1 else row[2:])) for row in rows]
         predicted = list(map(predicted_labels, predictions))
-        metrics, counts = self._compare(labels, targets, predicted, several)
-        if counts is None:
+        metrics = self._class_metrics(labels, targets, predicted, several)
+        if metrics.confusion is None:
             exact = [set(ours) == set(theirs) for ours, theirs in zip(targets, predicted, strict=True)]
             found = {"micro_f1": metrics.micro.f1, "macro_f1": metrics.macro_f1, "exact_match": float(np.mean(exact))}
         else:
-            found = per_class.confusion_scores(counts)
+            found = confusion_scores(metrics.confusion)
         scores: base.Scores = {name: round(100 * value, 2) for name, value in found.items()}
-        scores |= {"samples": count, **(per_class.class_report(labels, metrics, counts) if spec.complete else {})}
+        scores |= {"samples": count, **(metrics.report() if spec.complete else {})}
         if len(labels) > TOP_K and not self.is_text and not several:
             near = [
                 names[0] in sorted(labels, key=one.extra["probabilities"].get, reverse=True)[:TOP_K]
@@ -272,15 +270,15 @@ class Classify(base.Objective):
         if len(labels) < 2:
             return []
         several, targets = isinstance(predictions[0].value, list), list(map(sample_labels, samples))
-        metrics, counts = self._compare(labels, targets, list(map(predicted_labels, predictions)), several)
-        return [per_class.save_class_figure(folder, "classes", labels, metrics, counts)]
+        metrics = self._class_metrics(labels, targets, list(map(predicted_labels, predictions)), several)
+        return [metrics.save_figure(folder / "classes.png").name]
 
-    def _compare(
+    def _class_metrics(
         self, labels: Sequence[str], targets: Sequence[Any], predicted: Sequence[Any], several: bool
-    ) -> tuple[per_class.ClassMetrics, np.ndarray | None]:
-        """Metrics per class, and the confusion matrix if samples have one label."""
-        metrics = per_class.ClassMetrics.from_labels(targets, predicted, "labels" if several else self.task.reader.unit)
-        return metrics, None if several else per_class.confusion_matrix(labels, targets, predicted)
+    ) -> ClassMetrics:
+        """Metrics per class, with the confusion matrix if samples have one label."""
+        unit = "labels" if several else self.task.reader.unit
+        return ClassMetrics.from_labels(targets, predicted, unit, labels=() if several else labels)
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """Predicted class, or labels separated by |, and the highest probabilities; files with their path."""

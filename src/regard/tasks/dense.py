@@ -17,6 +17,7 @@ from regard.data.images.image_io import free_memory
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.data.text.files import chunked
+from regard.draw.panels import DenseSample
 from regard.errors import DataError, SettingError
 from regard.processors.image import augment_maps
 from regard.tasks import base
@@ -168,8 +169,6 @@ class MapObjective(DenseObjective):
 
 def figure_samples(samples: Sequence[Any], predictions: Sequence[Prediction], key: str) -> list[Any]:
     """Samples of the figure with the map `extra[key]`, of predictions with a reference."""
-    from regard.draw.panels import DenseSample
-
     return [
         DenseSample(one.extra["image"], one.extra[key], one.extra["reference"], Path(sample.source).name)
         for sample, one in zip(samples, predictions, strict=False)

@@ -14,6 +14,8 @@ from regard.data.images.image_io import read_depth
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
+from regard.draw.figure import write_atomic
+from regard.draw.panels import DenseSample, draw_depths, save_image
 from regard.nn.vision.dense import depth_head, inverse_depth, metric_loss, relative_loss
 from regard.tasks import base
 from regard.tasks.dense import MapObjective, augmented_maps, figure_samples
@@ -92,16 +94,11 @@ class Depth(MapObjective):
         return {**scores, "samples": count}, predictions
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        from regard.draw.panels import draw_depths
-
         rows = figure_samples(samples, predictions, "meters")
         return [draw_depths(rows, folder / "depths.png").name] if rows else []
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Depth map as a colored figure and as a .npy array; metric depth also as a 16-bit PNG in millimeters."""
-        from regard.draw.figure import write_atomic
-        from regard.draw.panels import DenseSample, draw_depths, save_image
-
         depth, relative = prediction.extra["depth"], prediction.extra["unit"] != METERS_LABEL
         sample = DenseSample(prediction.extra["image"], depth, name=name)
 

@@ -156,9 +156,7 @@ class Draw(base.Objective):
     def format_scores(self, scores: Mapping[str, Any]) -> str:
         return f"bits/pixel {scores['bits_per_pixel']:6.3f}"
 
-    def save_figures(
-        self, folder: Path, samples: Sequence[ImageSample], predictions: Sequence[Prediction]
-    ) -> list[str]:
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         files = []
         completed = [one for one in predictions if one.extra["given"] is not None]
         if completed:

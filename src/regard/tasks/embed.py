@@ -6,7 +6,7 @@ micro-batch, in both directions. `train.batch_tokens` thus determines the number
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -38,9 +38,7 @@ ProgressCallback = Callable[[int, int], None]  # receives the number of finished
 class PoolingOptions(base.OptionRules):
     """Pooling of a checkpoint, in files of sentence-transformers."""
 
-    def load(
-        self, options: base.HeadOptions, folder: Path, published: dict[str, Any] | None = None
-    ) -> base.HeadOptions:
+    def load(self, options: base.HeadOptions, folder: Path, published: Any = None) -> base.HeadOptions:
         return replace(options, pooling=read_pooling(folder))
 
     def export_files(self, options: base.HeadOptions, config: Any) -> dict[str, Any]:
@@ -68,9 +66,7 @@ class Embed(base.Objective):
         most = max(tokens, int(encoded.lengths().sum(1).max()))
         return super().sampler(encoded, config, most, seed, packed)
 
-    def collate(
-        self, encoded: base.Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None
-    ) -> Batch:
+    def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """First texts as inputs, second texts as decoder inputs. `labels` (S, 2) are text ids, equal for equal texts."""
         rows = list(rows)
         firsts, seconds = ([encoded.fields[side][i] for i in rows] for side in self.fields)

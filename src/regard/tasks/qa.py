@@ -145,7 +145,7 @@ class QuestionAnswering(WindowObjective):
             scores["per_class"] = markdown_table([score_row(bar, "question", "questions") for bar in bars])
         return scores, predictions
 
-    def save_figures(self, folder: Path, samples: Sequence[QASample], predictions: Sequence[Prediction]) -> list[str]:
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         if not predictions:
             return []
         *bars, overall = question_word_scores(samples, predictions)

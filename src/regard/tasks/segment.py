@@ -17,6 +17,9 @@ from regard.data.images.image_io import read_mask
 from regard.data.images.labeled import VOID, ClassMap, ImageSample, classes_from_numbers, file_classes, infer_classes
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
+from regard.draw.colors import class_colors
+from regard.draw.figure import write_atomic
+from regard.draw.panels import DenseSample, draw_segmentations
 from regard.errors import DataError
 from regard.nn.vision.dense import segmentation_head
 from regard.tasks import Task, base
@@ -200,8 +203,6 @@ class SegmentImages(MapObjective, Segment):
             yield {"mask": mask, "image": picture}, target
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        from regard.draw.panels import draw_segmentations
-
         if not (rows := figure_samples(samples, predictions, "mask")):
             return []
         return [draw_segmentations(rows, predictions[0].extra["labels"], folder / "masks.png").name]
@@ -209,10 +210,6 @@ class SegmentImages(MapObjective, Segment):
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Overlay of the classes on the image, and the mask as a PNG of class ids with the same colors as palette."""
         from PIL import Image
-
-        from regard.draw.colors import class_colors
-        from regard.draw.figure import write_atomic
-        from regard.draw.panels import DenseSample, draw_segmentations
 
         mask, labels, values = (prediction.extra[key] for key in ("mask", "labels", "class_values"))
         sample = DenseSample(prediction.extra["image"], mask, name=name)

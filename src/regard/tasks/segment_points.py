@@ -18,8 +18,11 @@ from torch import Tensor, nn
 from regard.data.batching.samplers import BatchShape
 from regard.data.images.labeled import VOID_VALUES, ClassMap, classes_from_numbers
 from regard.data.points.cloud import PointCloud
+from regard.data.points.cloud_files import write_ply
 from regard.data.points.labeled import IGNORE_LABEL, CloudSample, classes_from_cloud, cloud_classes, require_labels
 from regard.data.settings import DataSettings
+from regard.draw.colors import class_colors
+from regard.draw.point_cloud import PredictedCloud, draw_clouds, write_cloud_page
 from regard.errors import DataError
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.points.body import point_head
@@ -126,8 +129,6 @@ class SegmentPoints(Segment):
         return extra
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        from regard.draw.point_cloud import draw_clouds
-
         clouds = [
             _figure_data(one.extra, sample.source if "#" in sample.source else Path(sample.source).stem)
             for sample, one in zip(samples, predictions, strict=False)
@@ -137,10 +138,6 @@ class SegmentPoints(Segment):
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Point cloud with a label and color per point, and an interactive page."""
-        from regard.data.points.cloud_files import write_ply
-        from regard.draw.colors import class_colors
-        from regard.draw.point_cloud import write_cloud_page
-
         extra = prediction.extra
         labels, values, classes = extra["labels"], extra["class_values"], extra["classes"]
         colors = np.array(class_colors(len(labels)), dtype=np.uint8)
@@ -159,9 +156,7 @@ class SegmentPoints(Segment):
         return {"cloud": str(path), "page": str(page)}
 
 
-def _figure_data(extra: Mapping[str, Any], name: str) -> Any:
-    from regard.draw.point_cloud import PredictedCloud
-
+def _figure_data(extra: Mapping[str, Any], name: str) -> PredictedCloud:
     cloud: PointCloud = extra["cloud"]
     return PredictedCloud(
         cloud.coordinates,

@@ -131,12 +131,10 @@ class Tag(modality.WindowObjective):
         some = encoded.first(spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)
         metrics = _tagging_metrics(some.samples, predictions)
-        tables = {"per_class": metrics.table()} if spec.complete else {}
+        tables = metrics.report() if spec.complete else {}
         return {**metrics.scores(), "samples": len(predictions), **tables}, predictions
 
-    def save_figures(
-        self, folder: Path, samples: Sequence[TaggedSentence], predictions: Sequence[Prediction]
-    ) -> list[str]:
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         if not predictions:
             return []
         return [_tagging_metrics(samples, predictions).save_figure(folder / "tags.png").name]

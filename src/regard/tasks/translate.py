@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -50,9 +50,7 @@ class Translate(base.Objective):
         too_long = [sample for sample, fit in zip(samples, fits, strict=True) if not fit]
         return base.Encoded([samples[i] for i in kept], fields, too_long, context)
 
-    def collate(
-        self, encoded: base.Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None
-    ) -> Batch:
+    def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """Teacher forcing: decoder inputs start + target, labels target + end."""
         rows = list(rows)
         source, target = ([encoded.fields[side][i] for i in rows] for side in self.fields)

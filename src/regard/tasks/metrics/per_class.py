@@ -53,13 +53,17 @@ class ClassMetrics:
     unit: str  # plural noun for the counted items in figures
     column: str = "class"  # noun for a class in tables
     accuracy: float = 0.0  # fraction of words with the correct tag
+    labels: Sequence[str] = ()  # all classes, if every sample has one label
+    confusion: np.ndarray | None = None  # (C, C) confusion matrix of `labels`
 
     @classmethod
     def from_labels(
         cls, targets: Sequence[Collection[Any]], predictions: Sequence[Collection[Any]], unit: str, **more: Any
     ) -> ClassMetrics:
         """Count labels, predictions and correct predictions of each class. A label is a class, or a tuple of a class and a
-        place in the sample."""
+        place in the sample. With `labels`, each sample has one label, and confusions are counted."""
+        if labels := more.get("labels"):
+            more["confusion"] = confusion_matrix(labels, targets, predictions)
         counts = Counter[str](), Counter[str](), Counter[str]()
         for ours, theirs in zip(targets, predictions, strict=True):
             for count, found in zip(counts, (set(ours), set(theirs), set(ours) & set(theirs)), strict=True):
@@ -87,7 +91,24 @@ class ClassMetrics:
         ]
         return markdown_table(rows)
 
+    def report(self) -> dict[str, float | str]:
+        """Confusion matrix, or for more than `MAX_CLASSES` classes the metrics per class and the most frequent confusions.
+        Samples with several labels have no confusion matrix."""
+        if self.confusion is None:
+            return {"per_class": self.table()}
+        if len(self.labels) > MAX_CLASSES:
+            tables = {"per_class": self.table(), "most_confused": confusion_summary(self.labels, self.confusion)}
+            return {name: value for name, value in tables.items() if value}
+        rows = [
+            {"true \\ predicted": label, **{name: int(count) for name, count in zip(self.labels, row, strict=True)}}
+            for label, row in zip(self.labels, self.confusion, strict=True)
+        ]
+        return {"confusion_matrix": markdown_table(rows)}
+
     def save_figure(self, path: Path) -> Path:
+        """Draw the metrics per class to `path`, or the confusion matrix of `report` to `confusion.png` in the same folder."""
+        if self.confusion is not None and len(self.labels) <= MAX_CLASSES:
+            return draw_confusion(self.labels, self.confusion, path.with_name("confusion.png"))
         bars = [_label_score(name, hits) for name, hits in self.by_class.items()]
         return draw_per_label(bars, _label_score("all", self.micro), self.unit, path)
 
@@ -132,32 +153,8 @@ def tagging_metrics(targets: Tags, predictions: Tags, scheme: TagScheme) -> Clas
     )
 
 
-def class_report(labels: Sequence[str], metrics: ClassMetrics, counts: np.ndarray | None) -> dict[str, float | str]:
-    """Confusion matrix, or for more than `MAX_CLASSES` classes the metrics per class and the most frequent confusions. Samples
-    with several labels have no confusion matrix."""
-    if counts is None:
-        return {"per_class": metrics.table()}
-    if len(labels) <= MAX_CLASSES:
-        rows = [
-            {"true \\ predicted": label, **{name: int(count) for name, count in zip(labels, row, strict=True)}}
-            for label, row in zip(labels, counts, strict=True)
-        ]
-        return {"confusion_matrix": markdown_table(rows)}
-    tables = {"per_class": metrics.table(), "most_confused": confusion_summary(labels, counts)}
-    return {name: value for name, value in tables.items() if value}
-
-
-def save_class_figure(
-    folder: Path, name: str, labels: Sequence[str], metrics: ClassMetrics, counts: np.ndarray | None
-) -> str:
-    """Save the confusion matrix, or where `class_report` has none the metrics per class, and return the file name."""
-    if counts is None or len(labels) > MAX_CLASSES:
-        return metrics.save_figure(folder / f"{name}.png").name
-    return draw_confusion(labels, counts, folder / "confusion.png").name
-
-
 def confusion_matrix(
-    labels: Sequence[str], targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
+    labels: Sequence[str], targets: Sequence[Collection[str]], predictions: Sequence[Collection[str]]
 ) -> np.ndarray:
     """(C, C) counts by label (rows) and prediction (columns); a sample has one label."""
     number = {label: place for place, label in enumerate(labels)}

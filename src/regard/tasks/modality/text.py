@@ -431,9 +431,7 @@ class WindowObjective(base.Objective):
     def adapt_config(self, config: Any) -> Any:
         return replace(config, pooler=False) if config.traits.optional_pooler else config
 
-    def collate(
-        self, encoded: base.Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None
-    ) -> Batch:
+    def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         rows = list(rows)
         ids = [encoded.fields["text"][i] for i in rows]
         seconds = [int(encoded.fields["second"][i][0]) for i in rows]
