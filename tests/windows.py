@@ -1,11 +1,13 @@
-"""Sliding-window masks of all forms, and naive attention with the same masks."""
+"""Sliding-window masks of all forms, naive attention with the same masks, and formulas of the flash kernels."""
 
 from __future__ import annotations
+
+import io
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from oracle import noise
 from regard.nn.attention.masks import (
     AttentionMask,
     Causal,
@@ -15,9 +17,8 @@ from regard.nn.attention.masks import (
     Padding,
     SlidingWindow,
 )
-from regard.nn.kernels import dispatch, local_attention
-from regard.nn.kernels.dispatch import AttentionCall
-from regard.nn.kernels.local_attention import LocalCall, LocalPattern, parse_pattern
+from regard.nn.kernels import dispatch
+from regard.nn.kernels.local_attention import LocalPattern, parse_pattern
 from regard.types import Packing
 
 H, L = 3, 37
@@ -79,22 +80,56 @@ class Columns(AttentionMask):
         return seen if self.band.token_mask is None else seen & self.band.token_mask(b, h, q, k)
 
 
-def leaves(rows: int, width: int = 4, length: int = L) -> list[Tensor]:
-    return [noise(rows, H, length, width, seed=n).requires_grad_() for n in range(3)]
-
-
-def attend_local_global(q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float) -> Tensor:
-    """Local attention with the rows of the global tokens replaced, all from the same queries and keys: (B, H, L, e)."""
-    mixed, found = local_attention.local_attention(LocalCall(q, k, v, band, scale)), band.global_positions()
-    if found is None:
-        return mixed
-    index = found[0][:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
-    rows = dispatch.attend(AttentionCall(q.gather(2, index), k, v, scale, band.token_mask, found[0]))
-    joined = local_attention.scatter_global_rows(
-        mixed.transpose(1, 2).flatten(2), rows.transpose(1, 2).flatten(2), band
-    )
-    return joined.view(*joined.shape[:2], q.shape[1], -1).transpose(1, 2)
-
-
 def written_out(q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask, scale: float = 0.7) -> tuple[Tensor, Tensor]:
     return dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), scale)
+
+
+def on_gpu(rule: AttentionMask) -> LocalPattern:
+    """Copy of a band with its tensors on the GPU; shared objects stay shared."""
+    buffer = io.BytesIO()
+    torch.save(rule, buffer)
+    buffer.seek(0)
+    return band_of(torch.load(buffer, map_location="cuda", weights_only=False))
+
+
+# -- formulas of the flash kernels
+
+
+def flash_scores(
+    q: Tensor, k: Tensor, starts: Tensor, longest: int, *, scale: float, window_size_left: int, window_size_right: int
+) -> Tensor:
+    """Scores (H, T, T) with every document separate, limited to the window."""
+    assert starts.dtype == torch.int32 and int(starts.diff().max()) <= longest
+    place = torch.arange(len(q))
+    stretch = torch.searchsorted(starts, place.int(), right=True)
+    apart = place[None] - place[:, None]
+    may = (stretch[:, None] == stretch[None]) & (apart >= -window_size_left) & (apart <= window_size_right)
+    return (torch.einsum("thd,shd->hts", q, k) * scale).masked_fill(~may, -torch.inf)
+
+
+def flash_kept(scores: Tensor, dropout: float, chance: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(int(chance[0]))
+    return torch.empty_like(scores).bernoulli_(1 - dropout, generator=generator) / (1 - dropout)
+
+
+def flash_forward(
+    q: Tensor, k: Tensor, v: Tensor, starts: Tensor, _: Tensor, longest: int, __: int, dropout: float, *flags: bool,
+    **how: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    scores, chance = flash_scores(q, k, starts, longest, **how), torch.randint(2**40, (2,)).to(torch.uint64)
+    mixed = torch.einsum("hts,shd->thd", scores.softmax(-1) * flash_kept(scores, dropout, chance), v)
+    return mixed, scores.logsumexp(-1), chance
+
+
+def flash_backward(
+    told: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, starts: Tensor, _: Tensor, longest: int,
+    __: int, dropout: float, causal: bool, chance: Tensor, unused: Tensor, **how: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Backward pass as in the kernel: from the given output and log-sum-exp, without recomputed sums."""
+    scores = flash_scores(q, k, starts, longest, **how)
+    weights, kept = (scores - lse[..., None]).exp(), flash_kept(scores, dropout, chance)
+    own = (told * out).sum(-1).T[..., None]
+    d_scores = weights * (torch.einsum("thd,shd->hts", told, v) * kept - own) * how["scale"]
+    pairs = (d_scores, "hts,shd->thd", k), (d_scores, "hts,thd->shd", q), (weights * kept, "hts,thd->shd", told)
+    dq, dk, dv = (torch.einsum(form, x, y) for x, form, y in pairs)
+    return dq, dk, dv

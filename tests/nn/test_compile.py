@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_local_flash
 import torch
 from test_blocks import NAMES, Pair, hooks
 from test_point_transformer import body_of, packed
@@ -30,6 +29,7 @@ from regard.nn.recording import record_attention
 from regard.types import Batch
 from tiny import TINY, collate, tiny
 from tiny_vision_models import made
+from windows import flash_backward, flash_forward
 
 
 @pytest.fixture(autouse=True)
@@ -110,8 +110,8 @@ def test_a_body_is_one_graph(name: str) -> None:
 
 
 def test_window_attention_with_counted_global_tokens_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capabilities, "flash_forward", test_local_flash.flash_forward)
-    monkeypatch.setattr(capabilities, "flash_backward", test_local_flash.flash_backward)
+    monkeypatch.setattr(capabilities, "flash_forward", flash_forward)
+    monkeypatch.setattr(capabilities, "flash_backward", flash_backward)
     monkeypatch.setattr(
         local_attention, "LOCAL_KERNELS", [Kernel("", lambda call: True, local_attention._flash, "", "")]
     )

@@ -170,7 +170,7 @@ def test_other_masks_and_unsupported_arguments_are_refused() -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", ["marked", "marked, lengths", "marked, heads apart", "marked, packed"])
 def test_recorded_weights_of_global_tokens_give_their_outputs(name: str) -> None:
-    """test_local_chunked.py compares the weights of windows."""
+    """test_local_attention.py compares the weights of windows."""
     rows, rule = CASES[name]
     module, x = noisy(LongformerAttention(WIDTH, H)), noise(rows, L, WIDTH).requires_grad_()
     with record_attention(nn.ModuleDict({"attend": module}), gradients=True) as seen:

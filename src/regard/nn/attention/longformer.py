@@ -67,25 +67,32 @@ class LongformerAttention(Attention):
             mixed = attend(AttentionCall(q, k, v, self.scale, pattern.token_mask, None, dropout, record=record))
         else:
             mixed = local.local_attention(LocalCall(q, k, v, pattern, self.scale, dropout, record))
-        mixed = mixed.transpose(1, 2).flatten(2)
-        valid = pattern.valid_tokens(x.shape[1])
-        if pattern.global_positions() is not None:
-            mixed = local.scatter_global_rows(
-                mixed, self.global_attention(x, pattern, record, position), pattern, valid
-            )
-        elif valid is not None:
-            mixed = mixed.masked_fill(~valid[:, :, None], 0.0)
+        (B, L, D), marks, real = x.shape, pattern.global_positions(), pattern.valid_tokens(x.shape[1])
+        mixed, hidden = mixed.transpose(1, 2).flatten(2), pattern.unused_rows(real)
+        if hidden is not None:
+            mixed = mixed.masked_fill(hidden[:, :, None], 0.0)
+        if marks is not None:
+            rows = (torch.arange(0, B * L, L, device=x.device)[:, None] + marks[0]).flatten()
+            far = self.global_attention(x, rows, pattern, record, position)
+            used = marks[1] if real is None else marks[1] & real.gather(1, marks[0])
+            far = torch.where(used[:, :, None], far, 0.0).to(mixed.dtype)  # unused entries add 0
+            mixed = mixed.view(B * L, D).index_add_(0, rows, far.flatten(0, 1)).view(B, L, D)
         return self.out(mixed)
 
     def global_attention(
-        self, x: Float[Tensor, "B L D"], pattern: LocalPattern, record: Record | None, position: BoundPosition | None
+        self,
+        x: Float[Tensor, "B L D"],
+        rows: Int[Tensor, "entries"],
+        pattern: LocalPattern,
+        record: Record | None,
+        position: BoundPosition | None,
     ) -> Float[Tensor, "B G D"]:
-        """Attention of the global tokens to all tokens that `pattern.token_mask` allows."""
+        """Attention of the global tokens to all tokens that `pattern.token_mask` allows. `rows`: positions of the global
+        tokens in the flattened batch."""
         marks = pattern.global_positions()
         assert marks is not None
         (places, there), (B, L, D) = marks, x.shape
-        rows = torch.arange(0, B * L, L, device=x.device)[:, None] + places
-        (q,) = self.split_heads(self.far_q(x.reshape(B * L, D).index_select(0, rows.flatten()).view(B, -1, D)), 1)
+        (q,) = self.split_heads(self.far_q(x.reshape(B * L, D).index_select(0, rows).view(B, -1, D)), 1)
         scale, dropout = self.scale, self.dropout if self.training else 0.0
         if record is None and position is None and self._prefers_folded_kv(places.shape[1]):
             mixed = self._global_folded_kv(q * scale, x, pattern, dropout)

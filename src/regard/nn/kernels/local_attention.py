@@ -76,6 +76,13 @@ class LocalPattern:
             every[0] = every[0] & other
         return every[0] if every else None
 
+    def unused_rows(self, real: Tensor | None) -> Tensor | None:
+        """(B, L) True at global tokens, which a separate attention computes, and at padding; `real`: `valid_tokens`."""
+        hidden = None if self.global_tokens is None else self.global_tokens.tokens
+        if real is not None:
+            hidden = ~real if hidden is None else hidden | ~real
+        return hidden
+
     def segments(self) -> Tensor | Packing | None:
         """Contiguous segments of tokens: lengths (B,) of rows, or offsets of packed documents; None: any other mask.
 
@@ -148,19 +155,6 @@ def _flash(call: LocalCall) -> Tensor:
     from regard.nn.kernels.local_flash import flash_local_attention
 
     return flash_local_attention(call)
-
-
-def scatter_global_rows(x: Tensor, global_rows: Tensor, pattern: LocalPattern, valid: Tensor | None = None) -> Tensor:
-    """x (B, L, D) with `global_rows` (B, G, D) at the global tokens, and 0 where `valid` is False."""
-    marks = pattern.global_positions()
-    assert marks is not None and pattern.global_tokens is not None
-    (places, used), (B, L, D), hidden = marks, x.shape, pattern.global_tokens.tokens
-    if valid is not None:
-        used, hidden = used & valid.gather(1, places), hidden | ~valid
-    flat = (torch.arange(0, B * L, L, device=x.device)[:, None] + places).flatten()
-    global_rows = torch.where(used[:, :, None], global_rows, 0.0).to(x.dtype)  # unused entries add 0
-    rest = x.masked_fill(hidden[:, :, None], 0.0).view(B * L, D)
-    return rest.index_add_(0, flat, global_rows.flatten(0, 1)).view(B, L, D)
 
 
 # -- chunks of queries with the keys of their windows
@@ -390,11 +384,7 @@ def local_attention_with_weights(call: LocalCall) -> Tensor:
 
     width, more = num_global + pattern.window.left + pattern.window.right + 1, "g" if far else ""
     weights = _chunk_map(weigh, pattern, width, "qk" + more, q, k, *far[:1])
-    valid, hidden = pattern.valid_tokens(length), None
-    if pattern.global_tokens is not None:
-        hidden = pattern.global_tokens.tokens  # a separate attention computes global queries
-    if valid is not None:
-        hidden = ~valid if hidden is None else hidden | ~valid
+    hidden = pattern.unused_rows(pattern.valid_tokens(length))
     if hidden is not None:
         weights = weights.masked_fill(hidden[:, None, :, None], 0.0)
     if record is not None:
