@@ -13,17 +13,7 @@ from PIL import Image
 from fixed_attention_captioner import Captioner, spotted
 from page_data import page_data
 from regard.demos.scenes import ShapeScene, caption, caption_words, generate_splits, render_scene
-from regard.draw.panels import (
-    MIN_BRIGHTNESS,
-    MIN_UNIFORM_MULTIPLE,
-    CaptionAttention,
-    CaptionLayer,
-    CaptionWord,
-    brightness_max,
-    draw_caption_attention,
-    spotlight,
-    tint_strength,
-)
+from regard.draw import panels
 from regard.errors import RegardError
 from regard.explain.captioning import ALL_KINDS, OCCLUSION_GRID, CaptionExplanation, score_by_kind, word_attentions
 from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -157,26 +147,28 @@ def test_attended_patches_stay_bright() -> None:
     picture = np.full((40, 40, 3), (200, 120, 40), dtype=np.uint8)
     weights = np.zeros((4, 4))
     weights[1, 2] = 0.5
-    found = spotlight(picture, weights, brightness_max(weights)).astype(float)
-    warm = picture + tint_strength(picture) * (np.array([255, 178, 92]) - picture.astype(float))
+    found = panels.spotlight(picture, weights, panels.brightness_max(weights)).astype(float)
+    warm = picture + panels.tint_strength(picture) * (np.array([255, 178, 92]) - picture.astype(float))
     assert np.abs(found[14:16, 24:26] - warm[0, 0]).max() <= 2.5
     gray = picture[0, 0].mean()
-    assert np.abs(found[35, 3] - MIN_BRIGHTNESS * (0.6 * picture[0, 0] + 0.4 * gray)).max() <= 1
+    assert np.abs(found[35, 3] - panels.MIN_BRIGHTNESS * (0.6 * picture[0, 0] + 0.4 * gray)).max() <= 1
     assert found[14, 24].sum() > found[14, 17].sum() > found[35, 3].sum()  # brightness decreases with distance
     black, white = (np.full((2, 2, 3), value, dtype=np.uint8) for value in (0, 255))
-    assert tint_strength(black) > 0.4 and tint_strength(white) == 0
+    assert panels.tint_strength(black) > 0.4 and panels.tint_strength(white) == 0
 
 
 def test_uniform_attention_is_not_bright_and_the_legend_explains_it(tmp_path: Path) -> None:
     even = np.full((4, 4), 1 / 16)
-    limits = [brightness_max(weights) for weights in (even, np.eye(4) / 2, np.ones((1, 1)))]
-    assert limits == [MIN_UNIFORM_MULTIPLE / 16, 0.5, 1]
+    limits = [panels.brightness_max(weights) for weights in (even, np.eye(4) / 2, np.ones((1, 1)))]
+    assert limits == [panels.MIN_UNIFORM_MULTIPLE / 16, 0.5, 1]
     picture = np.full((8, 8, 3), 255, dtype=np.uint8)
-    assert spotlight(picture, even, brightness_max(even)).max() < 255 * (MIN_BRIGHTNESS + (1 - MIN_BRIGHTNESS) / 3)
+    assert panels.spotlight(picture, even, panels.brightness_max(even)).max() < 255 * (
+        panels.MIN_BRIGHTNESS + (1 - panels.MIN_BRIGHTNESS) / 3
+    )
     for weights, is_uniform in ((even, True), (np.eye(4) / 4, False)):
-        layer = CaptionLayer("one", np.broadcast_to(weights, (1, 5, 4, 4)))
-        attention = CaptionAttention(picture, (CaptionWord("a", 0.5),) * 5, (layer,))
-        sheet = draw_caption_attention(attention, tmp_path / "sheet.svg").read_text()
+        layer = panels.CaptionLayer("one", np.broadcast_to(weights, (1, 5, 4, 4)))
+        attention = panels.CaptionAttention(picture, (panels.CaptionWord("a", 0.5),) * 5, (layer,))
+        sheet = panels.draw_caption_attention(attention, tmp_path / "sheet.svg").read_text()
         assert ("nearly uniform" in sheet) is is_uniform and "scaled per image" in sheet
 
 
@@ -191,10 +183,12 @@ def test_a_sheet_has_an_image_for_each_word(text: TextTokenizer, tmp_path: Path)
 
 
 def test_a_sheet_of_many_words_has_several_rows(tmp_path: Path) -> None:
-    words = tuple(CaptionWord(f"word{'s' * (30 * (n == 2))}", 0.5 / (n + 1)) for n in range(20))
+    words = tuple(panels.CaptionWord(f"word{'s' * (30 * (n == 2))}", 0.5 / (n + 1)) for n in range(20))
     weights = RANDOM.dirichlet(np.ones(6), (1, 20)).reshape(1, 20, 2, 3)
-    attention = CaptionAttention(np.zeros((90, 30, 3), dtype=np.uint8), words, (CaptionLayer("layer 1", weights),))
-    with Image.open(draw_caption_attention(attention, tmp_path / "a.png", "a very long title " * 30)) as sheet:
+    attention = panels.CaptionAttention(
+        np.zeros((90, 30, 3), dtype=np.uint8), words, (panels.CaptionLayer("layer 1", weights),)
+    )
+    with Image.open(panels.draw_caption_attention(attention, tmp_path / "a.png", "a very long title " * 30)) as sheet:
         assert sheet.width <= 11.5 * 160
 
 

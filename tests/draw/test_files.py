@@ -11,40 +11,10 @@ import numpy as np
 import pytest
 
 from page_data import page_data, page_tags
+from regard.draw import panels, point_cloud, token_data
 from regard.draw.attention import draw_heatmaps
 from regard.draw.charts import LabelScore, draw_confusion, draw_layer_scores, draw_per_label, draw_training_curves
 from regard.draw.page import write_attention_page, write_caption_page, write_image_page
-from regard.draw.panels import (
-    CaptionAttention,
-    CaptionLayer,
-    CaptionWord,
-    DenseSample,
-    OverlayMap,
-    draw_caption_attention,
-    draw_captions,
-    draw_depths,
-    draw_heatmap_overlays,
-    draw_segmentations,
-    save_image,
-)
-from regard.draw.point_cloud import (
-    CloudAttention,
-    NeighborAttention,
-    PredictedCloud,
-    draw_clouds,
-    draw_neighbors,
-    write_cloud_page,
-    write_neighbors_page,
-)
-from regard.draw.token_data import (
-    GRADIENT,
-    ActSteps,
-    AttentionMap,
-    DecisionAttribution,
-    TextLikelihood,
-    TokenAttribution,
-    TokenLikelihood,
-)
 from regard.errors import RegardError
 
 Write = Callable[[Path, str], Path]
@@ -56,35 +26,41 @@ POINTS = np.random.default_rng(4).normal(size=(20, 3)).astype(np.float32)
 
 def token_parts(text: str) -> dict[str, Any]:
     """Everything drawn above attention maps."""
-    tokens = tuple(TokenLikelihood(piece, -0.5, 1, ((text, 0.5),)) for piece in (text, "␣b"))
-    one = TokenAttribution(text, GRADIENT, (text, "␣b"), np.array([0.5, 0.5]), (False, False), (0, 1), 0, (0,))
-    decision = DecisionAttribution(text, ((text, 1.0),), (one,), text)
+    tokens = tuple(token_data.TokenLikelihood(piece, -0.5, 1, ((text, 0.5),)) for piece in (text, "␣b"))
+    one = token_data.TokenAttribution(
+        text, token_data.GRADIENT, (text, "␣b"), np.array([0.5, 0.5]), (False, False), (0, 1), 0, (0,)
+    )
+    decision = token_data.DecisionAttribution(text, ((text, 1.0),), (one,), text)
     return {
-        "likelihood": TextLikelihood(tokens, 16, 40), "decision": decision,
-        "act_steps": [ActSteps(text, (text, "b"), (1, 2), 3)],
+        "likelihood": token_data.TextLikelihood(tokens, 16, 40), "decision": decision,
+        "act_steps": [token_data.ActSteps(text, (text, "b"), (1, 2), 3)],
     }  # fmt: skip
 
 
-def attention(text: str) -> list[AttentionMap]:
-    return [AttentionMap("cross", text, (text, "b"), ("a", text), np.full((2, 2, 2, 2), 0.5), description=text)]
+def attention(text: str) -> list[token_data.AttentionMap]:
+    return [
+        token_data.AttentionMap("cross", text, (text, "b"), ("a", text), np.full((2, 2, 2, 2), 0.5), description=text)
+    ]
 
 
-def caption(text: str) -> CaptionAttention:
-    return CaptionAttention(
-        IMAGE, (CaptionWord(text, 1.0, ((text, 1.0),)),), (CaptionLayer("l", np.ones((1, 1, 2, 2)) / 4),)
+def caption(text: str) -> panels.CaptionAttention:
+    return panels.CaptionAttention(
+        IMAGE, (panels.CaptionWord(text, 1.0, ((text, 1.0),)),), (panels.CaptionLayer("l", np.ones((1, 1, 2, 2)) / 4),)
     )
 
 
-def cloud(text: str) -> PredictedCloud:
-    return PredictedCloud(POINTS, np.arange(20) % 2, (text, "b"), name=text)
+def cloud(text: str) -> point_cloud.PredictedCloud:
+    return point_cloud.PredictedCloud(POINTS, np.arange(20) % 2, (text, "b"), name=text)
 
 
-def neighbors(text: str) -> CloudAttention:
-    layer = NeighborAttention(text, text, 0, np.zeros((20, 1), np.int64), np.ones((20, 1)))
-    return CloudAttention(POINTS, (np.arange(20),), (layer,), 3, predictions=np.zeros(20, np.int64), labels=(text,))
+def neighbors(text: str) -> point_cloud.CloudAttention:
+    layer = point_cloud.NeighborAttention(text, text, 0, np.zeros((20, 1), np.int64), np.ones((20, 1)))
+    return point_cloud.CloudAttention(
+        POINTS, (np.arange(20),), (layer,), 3, predictions=np.zeros(20, np.int64), labels=(text,)
+    )
 
 
-HEAT = OverlayMap("head 1", np.ones((2, 2, 2)) / 4)
+HEAT = panels.OverlayMap("head 1", np.ones((2, 2, 2)) / 4)
 SCORE = LabelScore("b", 0.5, 0.5, 0.5, 3)
 
 PAGES: dict[str, Write] = {
@@ -93,10 +69,16 @@ PAGES: dict[str, Write] = {
     ),
     "caption": lambda path, text: write_caption_page(caption(text), path, text, text, {text: text}),
     "image": lambda path, text: write_image_page(
-        IMAGE, [HEAT._replace(name=text)], [OverlayMap(text, np.ones((2, 2)))], path, text, {text: text}, (text, None)
+        IMAGE,
+        [HEAT._replace(name=text)],
+        [panels.OverlayMap(text, np.ones((2, 2)))],
+        path,
+        text,
+        {text: text},
+        (text, None),
     ),
-    "cloud": lambda path, text: write_cloud_page(cloud(text), path, text, text, {text: text}),
-    "neighbors": lambda path, text: write_neighbors_page(neighbors(text), path, text, text, {text: text}),
+    "cloud": lambda path, text: point_cloud.write_cloud_page(cloud(text), path, text, text, {text: text}),
+    "neighbors": lambda path, text: point_cloud.write_neighbors_page(neighbors(text), path, text, text, {text: text}),
 }
 FIGURES: dict[str, Write] = {
     "attention": lambda path, text: draw_heatmaps(attention(text), path, title=text, **token_parts(text)),
@@ -105,15 +87,17 @@ FIGURES: dict[str, Write] = {
     "layers": lambda path, text: draw_layer_scores([10, 20], path, text, text, [text, "b"]),
     "scores": lambda path, text: draw_per_label([SCORE._replace(name=text)], SCORE, text, path),
     "confusion": lambda path, text: draw_confusion((text, "b"), np.eye(2, dtype=int), path),
-    "caption attention": lambda path, text: draw_caption_attention(caption(text), path, text, text),
-    "captions": lambda path, text: draw_captions([(IMAGE, text, text)], path),
-    "segmentation": lambda path, text: draw_segmentations(
-        [DenseSample(IMAGE, np.zeros((30, 40), int), name=text)], [text], path
+    "caption attention": lambda path, text: panels.draw_caption_attention(caption(text), path, text, text),
+    "captions": lambda path, text: panels.draw_captions([(IMAGE, text, text)], path),
+    "segmentation": lambda path, text: panels.draw_segmentations(
+        [panels.DenseSample(IMAGE, np.zeros((30, 40), int), name=text)], [text], path
     ),
-    "depth": lambda path, text: draw_depths([DenseSample(IMAGE, np.ones((30, 40)), name=text)], path),
-    "heatmap": lambda path, text: draw_heatmap_overlays(IMAGE, [OverlayMap(text, np.eye(3))], path, text, text),
-    "clouds": lambda path, text: draw_clouds([cloud(text)], path),
-    "neighbors": lambda path, text: draw_neighbors(neighbors(text), path, text, text),
+    "depth": lambda path, text: panels.draw_depths([panels.DenseSample(IMAGE, np.ones((30, 40)), name=text)], path),
+    "heatmap": lambda path, text: panels.draw_heatmap_overlays(
+        IMAGE, [panels.OverlayMap(text, np.eye(3))], path, text, text
+    ),
+    "clouds": lambda path, text: point_cloud.draw_clouds([cloud(text)], path),
+    "neighbors": lambda path, text: point_cloud.draw_neighbors(neighbors(text), path, text, text),
 }
 
 
@@ -146,5 +130,5 @@ def test_figures_show_any_text_and_have_the_same_bytes_every_time(name: str, tmp
 def test_images_are_saved_pixel_by_pixel(tmp_path: Path) -> None:
     from PIL import Image
 
-    with Image.open(save_image(IMAGE, tmp_path / "new" / "a.png")) as picture:
+    with Image.open(panels.save_image(IMAGE, tmp_path / "new" / "a.png")) as picture:
         np.testing.assert_array_equal(np.asarray(picture), IMAGE)

@@ -8,16 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.text.tagged import (
-    SCHEME_LETTERS,
-    Entity,
-    SchemeDetector,
-    TagScheme,
-    convert_tags,
-    entities_to_tags,
-    extract_entities,
-    scheme_tags,
-)
+from regard.data.text import tagged
 from regard.errors import RegardError
 from regard.tasks.metrics.per_class import tagging_metrics
 
@@ -31,12 +22,12 @@ def noise(draw: random.Random, letters: str, length: int) -> list[str]:
     return [draw.choice(tags) for _ in range(length)]
 
 
-def some_entities(draw: random.Random, length: int) -> list[Entity]:
+def some_entities(draw: random.Random, length: int) -> list[tagged.Entity]:
     found, at = [], 0
     while at < length:
         size = draw.randrange(1, 4)
         if draw.random() < 0.6 and at + size <= length:
-            found.append(Entity(draw.choice(KINDS), at, at + size - 1))
+            found.append(tagged.Entity(draw.choice(KINDS), at, at + size - 1))
         at += size if draw.random() < 0.6 else size + 1
     return found
 
@@ -54,27 +45,27 @@ def test_entities_of_any_tags_are_those_of_seqeval(letters: str) -> None:
     draw = random.Random(letters)
     for _ in range(1500):
         tags = noise(draw, letters, draw.randrange(12))
-        ours = [(entity.type or "_", entity.first, entity.last) for entity in extract_entities(tags)]
+        ours = [(entity.type or "_", entity.first, entity.last) for entity in tagged.extract_entities(tags)]
         assert ours == get_entities(theirs(tags)), tags
 
 
-@pytest.mark.parametrize("scheme", list(SCHEME_LETTERS))
-def test_every_scheme_gives_back_the_entities_it_was_given(scheme: TagScheme) -> None:
+@pytest.mark.parametrize("scheme", list(tagged.SCHEME_LETTERS))
+def test_every_scheme_gives_back_the_entities_it_was_given(scheme: tagged.TagScheme) -> None:
     draw = random.Random(1)
-    seen, detector, entities = set[str](), SchemeDetector(), 0
+    seen, detector, entities = set[str](), tagged.SchemeDetector(), 0
     for _ in range(400):
         length = draw.randrange(1, 12)
         found = some_entities(draw, length)
         entities += len(found)
-        tags = entities_to_tags(found, length, scheme)
+        tags = tagged.entities_to_tags(found, length, scheme)
         seen.update(tags)
-        assert extract_entities(tags) == found and convert_tags(tags, scheme) == tags
-        for other in SCHEME_LETTERS:
-            assert convert_tags(convert_tags(tags, other), scheme) == tags
+        assert tagged.extract_entities(tags) == found and tagged.convert_tags(tags, scheme) == tags
+        for other in tagged.SCHEME_LETTERS:
+            assert tagged.convert_tags(tagged.convert_tags(tags, other), scheme) == tags
         detector.update(tags)
-    assert seen == set(scheme_tags(KINDS, scheme))
-    assert scheme_tags(["Y", "X"], "IOB2") == ["O", "B-X", "I-X", "B-Y", "I-Y"]
-    assert scheme_tags([""], "BIOES") == ["O", "B", "E", "I", "S"]
+    assert seen == set(tagged.scheme_tags(KINDS, scheme))
+    assert tagged.scheme_tags(["Y", "X"], "IOB2") == ["O", "B-X", "I-X", "B-Y", "I-Y"]
+    assert tagged.scheme_tags([""], "BIOES") == ["O", "B", "E", "I", "S"]
     assert detector.scheme == scheme and not detector.num_invalid and not detector.ambiguity
     assert sum(detector.type_counts.values()) == entities
 
@@ -87,7 +78,7 @@ def test_strict_seqeval_reads_our_tags() -> None:
     for scheme, its in {"IOB1": IOB1, "IOB2": IOB2, "BIOES": IOBES, "BILOU": BILOU}.items():
         for _ in range(100):
             found = some_entities(draw, 9)
-            read = Entities([entities_to_tags(found, 9, scheme)], its).entities[0]  # type: ignore[arg-type]
+            read = Entities([tagged.entities_to_tags(found, 9, scheme)], its).entities[0]  # type: ignore[arg-type]
             assert [(entity.tag, entity.start, entity.end - 1) for entity in read] == [tuple(e) for e in found]
 
 
@@ -156,7 +147,7 @@ def test_uneven_sentences_and_strange_tags_are_refused() -> None:
     with pytest.raises(RegardError, match="predicted tags do not match"):
         tagging_metrics([["O", "O"]], [["O"]], "IOB2")
     with pytest.raises(RegardError, match="'NN'"):
-        extract_entities(["NN"])
+        tagged.extract_entities(["NN"])
 
 
 SPELLINGS: list[tuple[str, tuple[str, ...], str, int, str]] = [
@@ -182,7 +173,7 @@ SPELLINGS: list[tuple[str, tuple[str, ...], str, int, str]] = [
 def test_the_scheme_is_recognized_by_its_tags(
     sentences: tuple[str, ...], scheme: str, repaired: int, doubt: str
 ) -> None:
-    found = SchemeDetector()
+    found = tagged.SchemeDetector()
     for sentence in sentences:
         found.update(sentence.split())
     assert (found.scheme, found.num_invalid) == (scheme, repaired)
