@@ -35,6 +35,8 @@ def encoder(
     labels: Sequence[str] = (),
     system: str = "bert",
     vocab_size: int = 120,
+    options: HeadOptions | None = None,
+    scale: float = 0.6,
     **changes: Any,
 ) -> Model:
     """A model with random weights and a tokenizer trained on `texts`."""
@@ -42,12 +44,7 @@ def encoder(
     sizes = dict(SIZES)
     if system == "universal-encoder":
         sizes["num_steps"] = sizes.pop("depth")
-    config = replace(
-        find_task(task, "text").objective.adapt_config(
-            find_task(task, "text").modality.fit_config(SYSTEMS[system].config(**sizes), text)
-        ),
-        **changes,
-    )
-    return noisy(
-        assemble(ModelSpec(SYSTEMS[system], config, find_task(task, "text"), options=HeadOptions(tuple(labels))), text)
-    )
+    chosen, options = find_task(task, "text"), options or HeadOptions(tuple(labels))
+    config = chosen.objective.adapt_config(chosen.modality.fit_config(SYSTEMS[system].config(**sizes), text))
+    config = replace(config, **changes)
+    return noisy(assemble(ModelSpec(SYSTEMS[system], config, chosen, options=options), text), scale)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from encoders import encoder
 from regard.explain.rollout import (
     AttentionLayer,
     AttentionSlice,
@@ -20,14 +21,9 @@ from regard.explain.rollout import (
     rollout,
     slice_records,
 )
-from regard.model import ModelSpec, assemble
 from regard.nn.recording import record_attention
-from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.systems import SYSTEMS, longformer
-from regard.tasks import find_task
-from regard.tasks.base import HeadOptions
 from regard.types import AttentionRecord, Batch, TextFields
-from tiny import near, noise, noisy
+from tiny import near, noise
 
 L, H, DEPTH = 7, 3, 4
 
@@ -144,14 +140,10 @@ def test_padding_and_other_rows_are_left_out() -> None:
 
 @pytest.mark.parametrize("dilation", [(), (1, 2, 3)])
 def test_a_longformer_is_explained_as_by_its_dense_matrices(dilation: tuple[int, ...]) -> None:
-    words = "the cat sat on the mat and looked at the moon"
-    text, task = TextTokenizer.train_wordpiece([words] * 3, 90), find_task("classify", "text")
-    sizes = {"width": 12, "depth": 2, "heads": H, "ffn_dim": 20, "max_length": 24, "attention_window": (4,)}
-    config = task.modality.fit_config(longformer.Config(**sizes, dilation=dilation), text)
-    spec = ModelSpec(
-        SYSTEMS["longformer"], task.objective.adapt_config(config), task, options=HeadOptions(("good", "bad"))
-    )
-    model = noisy(assemble(spec, text), 0.3)
+    words, labels = "the cat sat on the mat and looked at the moon", ("good", "bad")
+    more = {"attention_window": (4,), "dilation": dilation, "scale": 0.3}
+    model = encoder("classify", [words] * 3, labels, "longformer", 90, **more)
+    config, text = model.config, model.require_tokenizer()
     found = model.explain(words)
     assert found.decision is not None
     counted, rolled = found.decision.attributions[:2]
@@ -160,7 +152,7 @@ def test_a_longformer_is_explained_as_by_its_dense_matrices(dilation: tuple[int,
     marked[0, 0] = True  # the first token has global attention
     with record_attention(model.body, gradients=True) as seen:
         logits = model.task.objective.logits(model, Batch(row, text=TextFields(global_tokens=marked)))[0]
-    which = ("good", "bad").index(counted.title)
+    which = labels.index(counted.title)
     owed = torch.autograd.grad(logits[which] - logits.mean(), [look.weights for look in seen.records])
     # per layer a record of windows and a record of the global row
     assert len(seen.records) == 4 and len(seen.names()) == 2

@@ -14,14 +14,10 @@ from encoders import encoder as tiny_encoder
 from regard.draw.token_data import GRADIENT, ROLLOUT, TokenAttribution
 from regard.errors import RegardError
 from regard.explain import Explanation
-from regard.model import Model, ModelSpec, assemble
+from regard.model import Model
 from regard.nn.recording import record_attention
-from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.systems import SYSTEMS
-from regard.tasks import find_task
 from regard.tasks.base import HeadOptions
 from regard.types import Batch, TextFields
-from tiny import noisy
 from tiny_text_models import headed
 from tokenizer_files import STORY
 
@@ -36,11 +32,8 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 def encoder(name: str, labels: Sequence[str] = (), pair: str = "") -> Model:
     """BERT of two layers with random weights and a vocabulary of the sentences."""
-    text, task = TextTokenizer.train_wordpiece(SENTENCES * 3, 130), find_task(name, "text")
-    sizes = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "max_length": 48}
-    config = task.objective.adapt_config(task.modality.fit_config(SYSTEMS["bert"].config(**sizes), text))
     options = HeadOptions(tuple(labels), pair_order=pair)
-    return noisy(assemble(ModelSpec(SYSTEMS["bert"], config, task, options=options), text), 0.3)
+    return tiny_encoder(name, SENTENCES * 3, vocab_size=130, options=options, scale=0.3, max_length=48)
 
 
 def classifier(system: str) -> tuple[Model, str]:

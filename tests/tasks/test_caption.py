@@ -136,16 +136,6 @@ def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path:
     assert any("1 captions have more than 16 tokens and are excluded from the loss" in line for line in said)
 
 
-def test_training_starts_from_a_folder(run: Path, album: Path, tmp_path: Path) -> None:
-    made = train(album, tmp_path / "on", "train.steps=1", "train.lr=1e-9", "train.eval_every=1", model=str(run))
-    assert made.require_tokenizer().fingerprint() == regard.load(run).require_tokenizer().fingerprint()
-    assert facts(tmp_path / "on")["scores"]["exact_match"] == 100.0
-    with pytest.raises(SettingError, match=r"data\.vocab_size"):
-        train(album, tmp_path / "no", "data.vocab_size=280", model=str(run))
-    with pytest.raises(SettingError, match=r"model\.vocab_size"):
-        train(album, tmp_path / "no", "model.vocab_size=280")
-
-
 def test_a_caption_that_was_changed_is_noticed(album: Path, tmp_path: Path) -> None:
     mine = Path(shutil.copytree(album, tmp_path / "mine"))
     text = (mine / "captions.jsonl").read_text().replace('"captions"', '"split": "train", "captions"')

@@ -82,18 +82,6 @@ def test_long_texts_lose_their_middle_and_never_a_special_token() -> None:
     assert len(encode(model, [LabeledText("a" * 80, "b" * 80, "good")], longest=500).fields["text"][0]) == 24
 
 
-def test_special_tokens_in_a_text_are_text() -> None:
-    text = find_task("classify").modality.build_processor(
-        TextTokenizer.train_lm_bpe(["_start_ is a word _classify_"], 300), gpt2.Config()
-    )
-    start, end = (text.token_to_id(mark) for mark in (HEAD_TOKENS[0], HEAD_TOKENS[2]))
-    model = headed("classify", labels=LABELS)
-    model.processor = text
-    found = encode_samples(model, [LabeledText("_start_ _classify_", "", "so")])
-    row = found.fields["text"][0].tolist()
-    assert (row[0], row[-1]) == (start, end) and row.count(start) == row.count(end) == 1
-
-
 def test_an_unknown_label_is_named() -> None:
     model = headed("classify", labels=LABELS)
     strange = [LabeledText("a", "", "odd", "x.tsv", 3), *SAMPLES, LabeledText("b", "", "odd", "x.tsv", 9)]
