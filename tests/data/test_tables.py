@@ -402,7 +402,7 @@ def test_files_that_do_not_exist_are_reported_with_the_nearest_name(folder: Path
     assert all("Did you mean 'train.tsv'" in complaint("lm", name) for name in ("trian.tsv", "trian.txt"))
 
 
-GZIP = gzip.compress("\n".join(f"{n}\t{n * n}" for n in range(5000)).encode())
+GZIP = gzip.compress("\n".join(f"{n}\t{n * n}" for n in range(5000)).encode(), mtime=0)
 GOOD = '{"source": "a", "target": "b"}\n'
 REFUSED: list[tuple[str, str, Any, str, tuple[str, ...]]] = [
     *(("pairs", "none.tsv", content, "", ("none.tsv: the file is empty.",))
