@@ -30,7 +30,6 @@ Indices = NDArray[np.int64]
 ProgressCallback = Callable[[str, int], None]  # called with the current stage and the number of processed samples
 EntryReader = Callable[[str, Columns], Iterator[Any]]
 
-HIGH_FRACTION = 0.1  # fraction of the rows above which `Spec.frequent` is the severity
 MAX_CLASS_FRACTION = 0.9  # fraction of one class above which a constant prediction scores well
 MAX_CLASSES = 1000  # maximum number of classes for a table and a chart: labels with more values are probably texts
 PROGRESS_INTERVAL = 4096  # rows between two progress updates
@@ -59,7 +58,9 @@ class Survey(ABC):
     findings: ClassVar[FindingTable]
     leaks: ClassVar[tuple[str, ...]]  # for each hash, the finding for samples also in the training data
     conflict: ClassVar[str] = "conflicting_labels"  # finding for samples with equal inputs and different targets
-    counted: ClassVar[str] = "classes"  # name of the class counts
+    counted: ClassVar[str] = "classes"  # name of the class counts; empty for data without classes
+    measured: ClassVar[tuple[str, ...]] = ()  # names of the sizes in the report
+    size_title: ClassVar[str] = ""
     class_words: Mapping[str, str] = {}  # nouns for classes and counted things in messages
     min_samples: ClassVar[int] = 100
     reports_rare_in_validation: ClassVar[bool] = True
@@ -100,12 +101,12 @@ class Survey(ABC):
         splits = [train, held_out] if valid_entries else [train]
         for survey in splits:
             survey.read(progress)
-        findings = [finding for survey in splits for finding in survey.split_findings()]
-        findings += held_out.comparison_findings(splits)
+        findings = tuple(finding for survey in splits for finding in survey.split_findings())
         counts = train.counts()
         if valid_entries:
             counts |= {f"validation_{name}": count for name, count in held_out.counts().items()}
-        return Report(cls.task, counts, tuple(findings), train.lengths(), **train.report_fields(held_out))
+        classes, sizes = train.class_counts(held_out), {name: train.values(name) for name in cls.measured}
+        return Report(cls.task, counts, findings, train.lengths(), (), classes, sizes or None, cls.size_title)
 
     @classmethod
     def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:
@@ -129,21 +130,13 @@ class Survey(ABC):
         """Count a sample, and keep its measures."""
         raise NotImplementedError  # surveys of files and documents add samples in other ways
 
-    def first_findings(self) -> Iterable[Finding]:
-        """Findings about this split: before the common ones, about labels (before duplicates), after the common ones."""
+    def own_findings(self) -> Iterable[Finding]:
+        """Findings of this kind of data about all samples of this split."""
         return ()
-
-    label_findings = last_findings = first_findings
-
-    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
-        """Findings of the validation split against the training split, after the findings of both splits."""
-        if "unseen_classes" in self.findings:
-            yield from self.unseen_class_findings()
-        yield from self.leak_findings()
 
     def counts(self) -> dict[str, int]:
         """Printed counts of samples and files."""
-        return {self.unit: len(self), "files": len(self.entries)}
+        return {self.unit: len(self), "files": sum(len(self._entry_files(entry)) for entry in self.entries)}
 
     def sample_tokens(self) -> Indices:
         """Estimated tokens of each sample, at most data.max_length."""
@@ -154,10 +147,6 @@ class Survey(ABC):
         words, characters, tokens = map(self.sizes, MEASURES)
         names = self.sides[: words.shape[1]]
         return Lengths(words, characters, tokens, self.settings.max_length, names=names, unit=self.unit)
-
-    def report_fields(self, valid: Any) -> dict[str, Any]:
-        """Further fields of the report, such as class counts; called on the training split."""
-        return {"class_counts": self.class_counts(valid)} if "classes" in self.findings else {}
 
     def _entry_files(self, entry: str) -> Sequence[str]:
         """Files that are read, without the files of samples; an error ends the check."""
@@ -322,7 +311,7 @@ class Survey(ABC):
     ) -> Finding:
         """Finding from the table; the values are inserted into message and advice."""
         spec = self.findings[key]
-        frequent = spec.frequent if fraction > HIGH_FRACTION else None
+        frequent = spec.frequent if fraction > spec.high else None
         values |= {"unit": self.unit, **self.class_words}
         return Finding(
             severity or frequent or spec.severity,
@@ -354,7 +343,6 @@ class Survey(ABC):
                 population = self.totals.get(spec.per, self.rows)
                 fraction = 0.0 if spec.per == "files" else count / max(population, 1)
                 yield self.finding(key, count, fraction, self.tally_locations[key])
-        yield from self.first_findings()
         units = self.num_units()
         if not units:
             yield self.finding("few:none")
@@ -363,14 +351,17 @@ class Survey(ABC):
                 yield self.finding("few:split", units)
             elif units < self.min_samples:
                 yield self.finding("few:small", units)
-        yield from self.label_findings()
+        if "classes" in self.findings:
+            yield from self.class_findings()
+        yield from self.own_findings()
         yield from self.duplicate_findings()
         if self.special_tokens is not None:
             tokens = self.sample_tokens()
             long = np.flatnonzero(tokens > self.settings.max_length)
             limit = self.token_limit
             yield from self.sample_findings("long", long, lambda n: f"about {tokens[n]:,} tokens", limit=limit)
-        yield from self.last_findings()
+        if self.train is not None:
+            yield from self.comparison_findings()
 
     def num_units(self) -> int:
         """Number of samples, or of other units of the size of a dataset."""
@@ -407,8 +398,11 @@ class Survey(ABC):
         estimate = f"(estimate: {BYTES_PER_TOKEN} bytes per token, at least one token per word)"
         return f"data.max_length={self.settings.max_length:,} tokens {estimate}"
 
-    def leak_findings(self) -> Iterable[Finding]:
-        """Validation samples also present in the training data, each counted once, by the first hash in common."""
+    def comparison_findings(self) -> Iterable[Finding]:
+        """Classes of the validation data without training samples, and validation samples also present in the training data,
+        each counted once, by the first hash in common."""
+        if "unseen_classes" in self.findings and (unseen := self.unseen_classes()):
+            yield self.finding("unseen_classes", len(unseen), classes=format_counts(unseen))
         remaining = np.arange(len(self))
         for kind, key in enumerate(self.leaks if len(self) else ()):
             is_known = np.isin(self.hashes(kind)[remaining], self.train.hashes(kind))
@@ -451,14 +445,20 @@ class Survey(ABC):
         if fraction > MAX_CLASS_FRACTION:
             yield self.finding("imbalance", count, fraction, name=name, percent=100 * fraction)
 
-    def unseen_class_findings(self) -> Iterable[Finding]:
-        """Classes of the validation data without training samples."""
-        unseen = {label: count for label, count in self.classes.items() if label not in self.train.classes}
-        if unseen:
-            yield self.finding("unseen_classes", len(unseen), classes=format_counts(unseen))
+    def unseen_classes(self) -> dict[str, int]:
+        """Number of validation samples of each class without training samples."""
+        return {label: count for label, count in self.classes.items() if label not in self.train.classes}
 
-    def class_counts(self, valid: Any) -> tuple[ClassCounts, ...]:
-        return (ClassCounts(self.counted, self.classes, valid.classes),) if 1 < len(self.classes) <= MAX_CLASSES else ()
+    def shows_classes(self, valid: Any) -> bool:
+        """Whether the report contains the class counts."""
+        return 1 < len(self.classes) <= MAX_CLASSES
+
+    def class_counts(self, valid: Any) -> tuple[ClassCounts, ...] | None:
+        """Class counts of the training split and of the validation split; None for data without classes."""
+        if not self.counted:
+            return None
+        valid_classes = valid.classes if valid.entries else {}
+        return (ClassCounts(self.counted, self.classes, valid_classes),) if self.shows_classes(valid) else ()
 
 
 def format_counts(counts: Mapping[str, int]) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from regard.data.check import findings as tables
 from regard.data.check.engine import EntryReader, Survey, format_counts, hash_text, normalize_text
 from regard.data.check.findings import MAX_CAPTION_RATIO
-from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Location, excerpt
+from regard.data.check.report import MAX_LOCATIONS, Finding, Location, excerpt
 from regard.data.images.captions import CaptionedImage, find_caption_file, read_captions
 from regard.data.images.image_io import inspect_image, read_depth, read_mask
 from regard.data.images.labeled import (
@@ -66,8 +66,6 @@ class FileSurvey(Survey):
 
     stage = "decoding {split} {unit}"
     leaks = ("leak", "leak_conflicting_labels")
-    measured: ClassVar[tuple[str, ...]]  # names of the sizes in the report
-    size_title: ClassVar[str]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -130,26 +128,9 @@ class FileSurvey(Survey):
     def _tally_sample(self, key: str, sample: Any, text: str) -> None:
         self.tally(key, Location(sample.source or sample.path, sample.line if sample.content else None, text))
 
-    def num_classes(self) -> int:
-        return len(self.classes)
-
     def counts(self) -> dict[str, int]:
-        classes = {"classes": self.num_classes()} if self.train is None and self.num_classes() else {}
+        classes = {"classes": len(self.classes)} if self.train is None and self.classes else {}
         return {self.unit.replace(" ", "_"): len(self), "entries": len(self.entries), **classes}
-
-    def target_findings(self) -> Iterable[Finding]:
-        """Findings about the targets of this split."""
-        return self.class_findings()
-
-    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
-        yield from self.leak_findings()
-        for survey in splits:
-            yield from survey.target_findings()
-        yield from self.unseen_class_findings()
-
-    def report_fields(self, valid: Any) -> dict[str, Any]:
-        measurements = {name: self.values(name) for name in self.measured}
-        return {"class_counts": self.class_counts(valid), "measurements": measurements, "size_title": self.size_title}
 
 
 class PartSurvey(FileSurvey):
@@ -190,20 +171,21 @@ class PartSurvey(FileSurvey):
         values = [value for value in self.base.part_counts if value >= 0]
         return infer_classes(values) if len(values) <= VOID else ClassMap((), ())
 
-    def num_classes(self) -> int:
-        return len(self.part_classes().names)
+    @property
+    def classes(self) -> Counter[str]:
+        """Number of parts of each class."""
+        classes = self.part_classes()
+        return Counter({name: self.part_counts[n] for name, n in zip(classes.names, classes.values, strict=True)})
 
-    def target_findings(self) -> Iterable[Finding]:
+    def class_findings(self) -> Iterable[Finding]:
         """Distribution of the classes over the parts."""
         num_values = sum(value >= 0 for value in self.part_counts)
         if self.train is None and self.named_classes() is None and num_values > VOID:
             yield self.finding("too_many_classes", num_values)
-        classes, total = self.part_classes(), sum(self.part_counts.values())
-        if not total or not classes.names:
+        counts, total = self.classes, self.part_counts.total()
+        if not total or not counts:
             return
-        counts = self._counts_by_class()
-        largest = sorted(counts.items(), key=lambda item: -item[1])
-        shares = [f"{label[:24]}: {100 * count / total:.1f} %" for label, count in largest]
+        shares = [f"{label[:24]}: {100 * count / total:.1f} %" for label, count in counts.most_common()]
         yield self.finding("classes", len(counts), classes=format_list(shares))
         if sum(count > 0 for count in counts.values()) < 2:
             yield self.finding("single_class", 1, parts=self.parts[0])
@@ -211,26 +193,20 @@ class PartSurvey(FileSurvey):
             used = "trained" if self.train is None else "evaluated"
             names, part = format_list(absent), self.parts[1]
             yield self.finding("classes_without_samples", len(absent), part=part, classes=names, used=used)
-        if (void := self.count_void(classes)) is not None:
+        if (void := self.count_void(self.part_classes())) is not None:
             fraction = void[1] / total
             key = "void:large" if fraction > 0.5 else "void"
             yield self.finding(key, 0, fraction, void=void[0], percent=100 * fraction)
 
-    def unseen_class_findings(self) -> Iterable[Finding]:
+    def unseen_classes(self) -> dict[str, int]:
         classes = self.part_classes()
+        if self.named_classes() is not None or not classes.names:
+            return {}
         unseen = classes.unknown_values(value for value in self.part_counts if value >= 0)
-        if self.named_classes() is None and classes.names and unseen:
-            listed = format_counts({str(value): self.part_counts[value] for value in unseen})
-            yield self.finding("unseen_classes", len(unseen), classes=listed)
+        return {str(value): self.part_counts[value] for value in unseen}
 
-    def _counts_by_class(self) -> dict[str, int]:
-        classes = self.part_classes()
-        return {name: self.part_counts[value] for name, value in zip(classes.names, classes.values, strict=True)}
-
-    def class_counts(self, valid: Any) -> tuple[ClassCounts, ...]:
-        if not self.num_classes():
-            return ()
-        return (ClassCounts(self.counted, self._counts_by_class(), valid._counts_by_class() if valid.entries else {}),)
+    def shows_classes(self, valid: Any) -> bool:
+        return bool(self.classes)
 
 
 def array_digest(values: NDArray[Any]) -> bytes:
@@ -281,7 +257,7 @@ class ImageSurvey(FileSurvey):
         text = "" if is_equal else f"{width} × {height}, image {image_width} × {image_height}"
         return text, height * image_width / (width * image_height)
 
-    def first_findings(self) -> Iterable[Finding]:
+    def own_findings(self) -> Iterable[Finding]:
         modes = self.counters["properties"]
         if set(modes) - {"RGB"}:
             yield self.finding("color_modes", len(modes), modes=format_counts(dict(modes.most_common())))
@@ -289,9 +265,7 @@ class ImageSurvey(FileSurvey):
 
 class UnlabeledImageSurvey(ImageSurvey):
     task, reader = "draw", read_unlabeled
-
-    def target_findings(self) -> Iterable[Finding]:
-        return ()
+    findings = tables.UNLABELED_IMAGES
 
 
 class MaskSurvey(PartSurvey, ImageSurvey):
@@ -343,8 +317,9 @@ class DepthSurvey(ImageSurvey):
             stats.issues["empty_depth_map"] = f"depth map {os.path.basename(sample.target)}" if sample.target else ""
         return stats
 
-    def target_findings(self) -> Iterable[Finding]:
+    def own_findings(self) -> Iterable[Finding]:
         """Fraction of the pixels with known depth, and the range of depths."""
+        yield from super().own_findings()
         total_pixels, median_depths = self.values("total_pixels").sum(), self.values("median")
         if not total_pixels:
             return
@@ -400,7 +375,8 @@ class CaptionSurvey(ImageSurvey):
     def counts(self) -> dict[str, int]:
         return {"images": len(self), "captions": len(self.values("image_index")), "files": len(self.entries)}
 
-    def last_findings(self) -> Iterable[Finding]:
+    def own_findings(self) -> Iterable[Finding]:
+        yield from super().own_findings()
         if not len(self):
             return
         owners = self.values("image_index")
@@ -422,8 +398,8 @@ class CaptionSurvey(ImageSurvey):
         yield from self._caption_findings("length_outliers", words > MAX_CAPTION_RATIO * max(median, 5), median=median)
         yield from self._caption_findings("long", tokens > self.settings.max_length, limit=self.token_limit)
 
-    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
-        yield from self.leak_findings()
+    def comparison_findings(self) -> Iterable[Finding]:
+        yield from super().comparison_findings()
         is_known = np.isin(self.values("caption_hash"), self.train.values("caption_hash"))
         yield from self._caption_findings("leak_caption", is_known)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from regard.data.check.report import Severity
 
+HIGH_FRACTION = 0.1
 MIN_CLASS_SAMPLES = 5
 MAX_ANSWER_WORDS = 30
 MIN_LINE_LENGTH = 40  # minimum number of letters and spaces of a line to compare: short lines often repeat by chance
@@ -30,9 +31,10 @@ class Spec(NamedTuple):
     severity: Severity
     message: str  # template; `{unit}` is the plural noun for the samples
     advice: str = ""
-    frequent: Severity | None = None  # severity above a tenth of the rows
+    frequent: Severity | None = None  # severity above `high`
     drops: bool = False  # whether training rejects or skips the whole row
     per: str = "rows"  # population for the fraction; the fraction of findings per "files" is 0
+    high: float = HIGH_FRACTION  # fraction of the population
 
 
 FindingTable = Mapping[str, Spec]
@@ -92,7 +94,8 @@ PAIRS: FindingTable = {
     "empty": Spec("warning", "rows with an empty side", "Training skips these rows.", "error", drops=True),
     **QUALITY,
     "identical_sides": Spec("note", "targets identical to the source",
-        "Identical names and numbers are normal; identical sentences train the model to copy instead of translate."),
+        "Identical names and numbers are normal; identical sentences train the model to copy instead of translate.",
+        "warning", high=0.01),
     **COUNTS,
     "few:none": Spec("error", "no usable pairs", "Each row needs two texts."),
     "few:split": Spec("error", "pairs with one common source, so no validation split is possible",
@@ -304,6 +307,7 @@ IMAGES: FindingTable = {
     "transparent": Spec("note", "images with transparency", "The images are composited on white."),
     "color_modes": Spec("note", "color modes ({modes})"),
 }
+UNLABELED_IMAGES: FindingTable = select(IMAGES, *(key for key in IMAGES if key != "classes"))
 MASKS: FindingTable = {
     **IMAGES,
     **PARTS,
@@ -313,7 +317,7 @@ MASKS: FindingTable = {
         "Add images with these values to the training data, or name the classes in classes.txt."),
 }
 DEPTH: FindingTable = {
-    **IMAGES,
+    **UNLABELED_IMAGES,
     "known_depth": Spec("note", "pixels with known depth: {percent:.1f} %"),
     "known_depth:low": Spec("warning", "pixels with known depth: {percent:.1f} %",
         "Training ignores all other pixels."),

@@ -107,7 +107,7 @@ class PairSurvey(Survey):
     reader, findings = read_pairs, tables.PAIRS
     leaks = ("leak", "leak_source", "leak_near_duplicate")
     conflict = "multiple_targets"
-    min_samples, special_tokens = 1000, 0
+    counted, min_samples, special_tokens = "", 1000, 0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -155,9 +155,6 @@ class PairSurvey(Survey):
         self.keep("identical", sample.source == sample.target, kind="B")
         self._append_texts(sample, texts, ("\0".join(texts), sample.source, normalize_text(sample.source)))
 
-    def counts(self) -> dict[str, int]:
-        return {"pairs": len(self), "files": sum(len(self._entry_files(entry)) for entry in self.entries)}
-
     def lengths(self) -> Lengths:
         return replace(super().lengths(), outliers=self.length_ratio_outliers())
 
@@ -165,12 +162,8 @@ class PairSurvey(Survey):
         tokens: Indices = self.sizes("tokens").max(axis=1, initial=0)
         return tokens
 
-    def first_findings(self) -> Iterable[Finding]:
-        for finding in self.sample_findings("identical_sides", np.flatnonzero(self.values("identical"))):
-            is_common = finding.severity == "note" and finding.fraction > 0.01
-            yield replace(finding, severity="warning") if is_common else finding
-
-    def last_findings(self) -> Iterable[Finding]:
+    def own_findings(self) -> Iterable[Finding]:
+        yield from self.sample_findings("identical_sides", np.flatnonzero(self.values("identical")))
         words, characters = self.sizes("words"), self.sizes("characters")
         yield from self.sample_findings(
             "length_ratio",

@@ -62,7 +62,7 @@ class CloudSurvey(FileSurvey):
             [name for name, is_available in available.items() if is_available],
         )
 
-    def first_findings(self) -> Iterable[Finding]:
+    def own_findings(self) -> Iterable[Finding]:
         """Point clouds with a size far from the median of the training data, probably in another unit; partial features."""
         extents, train_extents = self.values("longest_side"), self.base.values("longest_side")
         train_extents = train_extents[train_extents > 0]

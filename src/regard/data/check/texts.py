@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar
 
@@ -71,9 +71,6 @@ class LabeledSurvey(engine.Survey):
     def counts(self) -> dict[str, int]:
         return {**super().counts(), **({"classes": len(self.classes)} if self.train is None else {})}
 
-    def label_findings(self) -> Iterable[Finding]:
-        return self.class_findings()
-
 
 class ChoiceSurvey(LabeledSurvey):
     """Survey of multiple-choice questions; the class is the position of the correct choice."""
@@ -86,7 +83,7 @@ class ChoiceSurvey(LabeledSurvey):
     def _sides(self, sample: ChoiceSample) -> tuple[str, str]:
         return sample.prompt, max(sample.choices, key=len)
 
-    def label_findings(self) -> Iterable[Finding]:
+    def class_findings(self) -> Iterable[Finding]:
         if counts := dict(self.classes.most_common()):
             yield self.finding("correct_choice_positions", len(counts), classes=engine.format_counts(counts))
             yield from self.imbalance_findings()
@@ -152,7 +149,7 @@ class TagSurvey(engine.Survey):
         entities = {"entities": detector.type_counts.total()} if self.has_entities else {}
         return {**super().counts(), "words": detector.tag_counts.total(), **entities}
 
-    def label_findings(self) -> Iterable[Finding]:
+    def class_findings(self) -> Iterable[Finding]:
         """Tag scheme, sentences with invalid tags, and the distribution of entity types or tags."""
         if not len(self):
             return
@@ -176,15 +173,15 @@ class TagSurvey(engine.Survey):
         if not self.classes or (len(self.classes) == 1 and not self.has_entities):
             yield self.finding("no_entities" if self.has_entities else "single_class")
         else:
-            yield from self.class_findings()
+            yield from super().class_findings()
 
-    def report_fields(self, valid: TagSurvey) -> dict[str, Any]:
+    def class_counts(self, valid: TagSurvey) -> tuple[ClassCounts, ...]:
         train_tags, valid_tags = self.scheme_detector.tag_counts, valid.scheme_detector.tag_counts
         class_counts = [ClassCounts("words_by_tag", train_tags, valid_tags)]
         if self.has_entities and self.scheme_detector.type_counts:
             valid_types: Mapping[str, int] = valid.classes if valid.has_entities else {}
             class_counts.insert(0, ClassCounts("entities_by_type", self.classes, valid_types))
-        return {"class_counts": tuple(class_counts)}
+        return tuple(class_counts)
 
 
 class QASurvey(engine.Survey):
@@ -194,14 +191,15 @@ class QASurvey(engine.Survey):
     """
 
     task, unit, sides = "qa", "questions", ("context", "answer", "question")
+    counted = "questions"
     reader, findings = read_qa, tables.QA
     leaks = ("leak", "leak_question", "leak_context", "leak_article")
     special_tokens, input_sides = 3, slice(0, 3, 2)  # context and question
 
     @cached_property
-    def _json_documents(self) -> dict[str, bool]:
-        """whether a file is one JSON document"""
-        return {}
+    def _is_document(self) -> Callable[[str], bool]:
+        """Whether a file is one JSON document."""
+        return cache(lambda path: file_format(path) == ".json" and read_json_document(existing_file(path)) is not None)
 
     @property
     def classes(self) -> Counter[str]:
@@ -210,10 +208,7 @@ class QASurvey(engine.Survey):
 
     def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
         """In a file that is one JSON document, questions are counted instead of lines."""
-        if path not in self._json_documents:
-            is_json = file_format(path) == ".json"
-            self._json_documents[path] = is_json and read_json_document(existing_file(path)) is not None
-        return Location(path, line, text, "question" if self._json_documents[path] else "")
+        return Location(path, line, text, "question" if self._is_document(path) else "")
 
     def _preview(self, sample: QASample) -> str:
         answer = excerpt(sample.answers[0], width=24) if sample.is_answerable else "no answer"
@@ -235,11 +230,14 @@ class QASurvey(engine.Survey):
         num_articles = {"articles": articles} if articles < contexts else {}
         return {"questions": len(self), "contexts": contexts, **num_articles, "files": len(self.entries)}
 
-    def label_findings(self) -> Iterable[Finding]:
-        """Relocated answers, and the number of questions with and without an answer."""
+    def own_findings(self) -> Iterable[Finding]:
+        """Long and relocated answers, and the number of questions with and without an answer."""
         relocated, unanswerable, total = self.values("relocated"), self.classes["unanswerable"], len(self)
         indices = np.flatnonzero(relocated)
         yield from self.sample_findings("wrong_answer_offsets", indices, num_answers=int(relocated.sum()))
+        words = self.sizes("words")[:, 1]
+        long_answers = np.flatnonzero(words > MAX_ANSWER_WORDS)
+        yield from self.sample_findings("long_answer", long_answers, lambda n: f"{words[n]:,} words")
         if not unanswerable:
             return
         fraction = unanswerable / total
@@ -251,15 +249,8 @@ class QASurvey(engine.Survey):
             relation = "without" if fraction > engine.MAX_CLASS_FRACTION else "with"
             yield self.finding("imbalance", larger, larger / total, relation=relation)
 
-    def last_findings(self) -> Iterable[Finding]:
-        words = self.sizes("words")[:, 1]
-        long_answers = np.flatnonzero(words > MAX_ANSWER_WORDS)
-        return self.sample_findings("long_answer", long_answers, lambda n: f"{words[n]:,} words")
-
-    def report_fields(self, valid: QASurvey) -> dict[str, Any]:
-        if not self.classes["unanswerable"] and not valid.classes["unanswerable"]:
-            return {"class_counts": ()}
-        return {"class_counts": (ClassCounts("questions", self.classes, valid.classes if valid.entries else {}),)}
+    def shows_classes(self, valid: QASurvey) -> bool:
+        return bool(self.classes["unanswerable"] or valid.classes["unanswerable"])
 
 
 # -- documents of language modeling
@@ -306,6 +297,7 @@ class TextSurvey(engine.Survey):
     Hashes are of the documents (0), and of the documents without case, whitespace and punctuation (1)."""
 
     task, unit, sides = "lm", "documents", ("document",)
+    counted = ""
     findings = tables.TEXT
     leaks = ("leak", "leak_near_duplicate")
     min_samples = 200_000
@@ -435,20 +427,20 @@ class TextSurvey(engine.Survey):
     def lengths(self) -> Lengths:
         return replace(super().lengths(), max_length=0)
 
-    def last_findings(self) -> Iterable[Finding]:
+    def own_findings(self) -> Iterable[Finding]:
         repeated = engine.duplicates(self.lines.hashes)
         if self._text_fraction(repeated) > MIN_REPEATED_FRACTION:
             yield self._line_finding("duplicate_lines", repeated, self, "same as")
 
-    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
+    def comparison_findings(self) -> Iterable[Finding]:
         """Leaked documents, and leaked passages, which are found by their lines."""
-        yield from self.leak_findings()
+        yield from super().comparison_findings()
         for survey, other in ((self.train, self), (self, self.train)):
             survey.lines.subsample(other.lines.mask)
         leaked = np.flatnonzero(np.isin(self.lines.hashes, self.train.lines.hashes))
         if len(leaked):
             fraction = self._text_fraction(leaked)
-            is_high, is_low = fraction > engine.HIGH_FRACTION, fraction <= MIN_REPEATED_FRACTION
+            is_high, is_low = fraction > tables.HIGH_FRACTION, fraction <= MIN_REPEATED_FRACTION
             severity: Severity = "error" if is_high else "note" if is_low else "warning"
             yield self._line_finding("leak_lines", leaked, self.train, "in training data:", severity)
 
@@ -482,7 +474,7 @@ class DocumentSurvey(TextSurvey):
     task = "mlm"
     findings = tables.DOCUMENTS
 
-    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
-        yield from super().comparison_findings(splits)
-        if len(self.train) == 1:
-            yield self.train.finding("single_document", 1)
+    def own_findings(self) -> Iterable[Finding]:
+        yield from super().own_findings()
+        if self.train is None and len(self) == 1:
+            yield self.finding("single_document", 1)
