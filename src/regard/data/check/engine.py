@@ -28,6 +28,7 @@ from regard.errors import DataError
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Indices = NDArray[np.int64]
 ProgressCallback = Callable[[str, int], None]  # called with the current stage and the number of processed samples
+SampleNote = Callable[[int, Any], str]  # note on a sample and its index
 EntryReader = Callable[[str, Columns], Iterator[Any]]
 
 MAX_CLASS_FRACTION = 0.9  # fraction of one class above which a constant prediction scores well
@@ -275,8 +276,8 @@ class Survey(ABC):
     def locations(
         self,
         indices: Iterable[int],
-        note: Callable[[int], str] | None = None,
-        preview: Callable[[int, Any], str] | None = None,
+        note: SampleNote | None = None,
+        preview: SampleNote | None = None,
     ) -> tuple[Location, ...]:
         """Locations of the first few of these samples, read again for a preview, which is followed by the note."""
         first = sorted(int(index) for index in indices)[:MAX_LOCATIONS]
@@ -284,7 +285,7 @@ class Survey(ABC):
         for index, sample in enumerate(self._indexed_samples() if first else ()):
             if index == first[len(locations)]:
                 text = preview(index, sample) if preview else self._preview(sample)
-                text += f"  ({note(index)})" if note else ""
+                text += f"  ({note(index, sample)})" if note else ""
                 locations.append(self._location(sample.path, sample.line, text))
                 if len(locations) == len(first):
                     break
@@ -327,7 +328,7 @@ class Survey(ABC):
         self,
         key: str,
         indices: Sequence[int] | Indices,
-        note: Callable[[int], str] | None = None,
+        note: SampleNote | None = None,
         count: int = 0,
         **values: Any,
     ) -> Iterable[Finding]:
@@ -359,7 +360,7 @@ class Survey(ABC):
             tokens = self.sample_tokens()
             long = np.flatnonzero(tokens > self.settings.max_length)
             limit = self.token_limit
-            yield from self.sample_findings("long", long, lambda n: f"about {tokens[n]:,} tokens", limit=limit)
+            yield from self.sample_findings("long", long, lambda n, _: f"about {tokens[n]:,} tokens", limit=limit)
         if self.train is not None:
             yield from self.comparison_findings()
 
@@ -382,11 +383,11 @@ class Survey(ABC):
         count = len(np.unique(inputs[conflicts])) if self.conflict == "multiple_targets" else 0
         yield from self.sample_findings(self.conflict, conflicts, self._first_equal(1, self, "also in"), count)
 
-    def _first_equal(self, kind: int, survey: Survey, relation: str) -> Callable[[int], str]:
+    def _first_equal(self, kind: int, survey: Survey, relation: str) -> SampleNote:
         """Note on a sample: the first sample of the survey with an equal hash."""
         hashes, others = self.hashes(kind), survey.hashes(kind)
 
-        def note(n: int) -> str:
+        def note(n: int, _: Any) -> str:
             first = int(np.argmax(others == hashes[n]))
             return f"{relation} {survey.location_name(first, n if survey is self else None)}"
 

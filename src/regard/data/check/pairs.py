@@ -168,7 +168,7 @@ class PairSurvey(Survey):
         yield from self.sample_findings(
             "length_ratio",
             self.length_ratio_outliers(),
-            lambda n: (
+            lambda n, _: (
                 f"{words[n][0]:,} vs. {words[n][1]:,} words, {characters[n][0]:,} vs. {characters[n][1]:,} characters"
             ),
         )

@@ -71,7 +71,7 @@ class CloudSurvey(FileSurvey):
             is_small = (extents < median / MAX_SCALE_RATIO) & (extents > 0)
             outliers = np.flatnonzero((extents > MAX_SCALE_RATIO * median) | is_small)
             yield from self.sample_findings(
-                "scale_outliers", outliers, lambda n: f"longest side {extents[n]:.4g}", median=median
+                "scale_outliers", outliers, lambda n, _: f"longest side {extents[n]:.4g}", median=median
             )
         for name in ("colors", "normals"):
             count = self.counters["properties"][name]

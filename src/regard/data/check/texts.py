@@ -102,7 +102,6 @@ class TagSurvey(engine.Survey):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.scheme_detector = SchemeDetector()
-        self._invalid_notes: dict[tuple[str, int], str] = {}  # first invalid tag of the first sentences in each scheme
 
     @property
     def has_entities(self) -> bool:
@@ -133,12 +132,6 @@ class TagSurvey(engine.Survey):
     def _add_sample(self, sample: TaggedSentence) -> None:
         for scheme in self.scheme_detector.update(sample.tags):
             self.keep(f"invalid_{scheme}", len(self))
-            if len(self.numbers[f"invalid_{scheme}"]) <= MAX_LOCATIONS:
-                valid_tags = convert_tags(sample.tags, scheme)
-                at = next(at for at, tag in enumerate(sample.tags) if tag != valid_tags[at])
-                word = excerpt(sample.words[at], width=24)
-                note = f"'{word}' is tagged {sample.tags[at]}, expected {valid_tags[at]}"
-                self._invalid_notes[scheme, len(self)] = note
         text, joined = " ".join(sample.words), "\0".join(sample.words)
         self._append_texts(
             sample, (text,), (joined + "\0" + " ".join(sample.tags), joined, engine.normalize_text(text))
@@ -154,18 +147,19 @@ class TagSurvey(engine.Survey):
         if not len(self):
             return
         detector, scheme = self.scheme_detector, self.scheme_detector.scheme
+
+        def note(_: int, sample: TaggedSentence) -> str:
+            valid_tags = convert_tags(sample.tags, scheme)
+            at = next(at for at, tag in enumerate(sample.tags) if tag != valid_tags[at])
+            return f"'{excerpt(sample.words[at], width=24)}' is tagged {sample.tags[at]}, expected {valid_tags[at]}"
+
         variant = "" if self.has_entities else ":words"
         if detector.ambiguity:
             variant = f"{variant}_ambiguous" if variant else ":ambiguous"
         yield self.finding(f"tag_scheme{variant}", scheme=scheme, ambiguity=detector.ambiguity)
         if self.has_entities:
-            yield from self.sample_findings(
-                "invalid_tags",
-                self.values(f"invalid_{scheme}"),
-                lambda n: self._invalid_notes[scheme, n],
-                scheme=scheme,
-                num_invalid=detector.num_invalid,
-            )
+            invalid, num_invalid = self.values(f"invalid_{scheme}"), detector.num_invalid
+            yield from self.sample_findings("invalid_tags", invalid, note, scheme=scheme, num_invalid=num_invalid)
             num_words, outside = detector.tag_counts.total(), detector.tag_counts[OUTSIDE]
             yield self.finding("outside_words", outside, outside / num_words)
             if MAX_OUTSIDE_FRACTION < outside / num_words < 1:
@@ -237,7 +231,7 @@ class QASurvey(engine.Survey):
         yield from self.sample_findings("wrong_answer_offsets", indices, num_answers=int(relocated.sum()))
         words = self.sizes("words")[:, 1]
         long_answers = np.flatnonzero(words > MAX_ANSWER_WORDS)
-        yield from self.sample_findings("long_answer", long_answers, lambda n: f"{words[n]:,} words")
+        yield from self.sample_findings("long_answer", long_answers, lambda n, _: f"{words[n]:,} words")
         if not unanswerable:
             return
         fraction = unanswerable / total
@@ -256,45 +250,20 @@ class QASurvey(engine.Survey):
 # -- documents of language modeling
 
 
-class LineHashes:
-    """Hashes and sizes of long lines, without case and punctuation.
-
-    Above `MAX_LINE_HASHES`, only hashes with one zero bit at the end are kept, then with two, and so on. The choice depends
-    only on the line, so lines of two datasets can be compared, and the sample represents all lines."""
-
-    def __init__(self) -> None:
-        self.mask = 0  # one of `mask + 1` lines is kept
-        self._numbers = array("Q")  # hash and size of each line
-
-    def add(self, line: str) -> None:
-        words = engine.normalize_text(line) if len(line) >= MIN_LINE_LENGTH else ""
-        # a line of dashes is normalized to itself
-        if len(words) < MIN_LINE_LENGTH or not any(map(str.isalnum, words)):
-            return
-        if (line_hash := engine.hash_text(words)) & self.mask:
-            return
-        self._numbers.extend((line_hash, len(line)))
-        if len(self._numbers) > 2 * MAX_LINE_HASHES:
-            self.subsample(2 * self.mask + 1)
-
-    def subsample(self, mask: int) -> None:
-        self.mask |= mask
-        kept = (self.hashes & np.uint64(self.mask)) == 0
-        self._numbers = array("Q", np.stack([self.hashes, self.sizes], axis=1)[kept].tobytes())
-
-    @property
-    def hashes(self) -> NDArray[np.uint64]:
-        return np.array(self._numbers[::2], dtype=np.uint64)
-
-    @property
-    def sizes(self) -> NDArray[np.uint64]:
-        return np.array(self._numbers[1::2], dtype=np.uint64)
+def hash_line(line: str) -> int | None:
+    """Hash of a long line without case and punctuation; None for other lines."""
+    words = engine.normalize_text(line) if len(line) >= MIN_LINE_LENGTH else ""
+    # a line of dashes is normalized to itself
+    return engine.hash_text(words) if len(words) >= MIN_LINE_LENGTH and any(map(str.isalnum, words)) else None
 
 
 class TextSurvey(engine.Survey):
-    """Survey of documents: also their lines and characters.
+    """Survey of documents: also their characters, and hashes and sizes of their long lines.
 
-    Hashes are of the documents (0), and of the documents without case, whitespace and punctuation (1)."""
+    Hashes are of the documents (0), and of the documents without case, whitespace and punctuation (1).
+
+    Above `MAX_LINE_HASHES`, only lines with one zero bit at the end of the hash are kept, then with two, and so on. The choice
+    depends only on the line, so lines of two datasets can be compared, and the sample represents all lines."""
 
     task, unit, sides = "lm", "documents", ("document",)
     counted = ""
@@ -307,7 +276,7 @@ class TextSurvey(engine.Survey):
         self._passage_size = passage_size(self.entries)
         self.totals.update(lines=0, passages=0, bytes=0)
         self.characters: set[str] = set()
-        self.lines = LineHashes()
+        self.line_mask = 0  # one of `line_mask + 1` lines is kept
         self._passage_hashes: set[int] = set()  # hashes of at most two different passages
         self._document_hashes: tuple[blake2b, ...] = ()  # states for text and normalized text of the current document
         self._unbroken_length = 0  # characters of the current document since the last space
@@ -358,14 +327,27 @@ class TextSurvey(engine.Survey):
         is_unbroken = self._unbroken_length > self._passage_size  # such text repeats itself
         for number, line in enumerate(text.split("\n")):
             self.totals["lines"] += bool(line)
-            if not is_unbroken:
-                self.lines.add(line)
+            line_hash = None if is_unbroken else hash_line(line)
+            if line_hash is not None and not line_hash & self.line_mask:
+                self.keep("lines", line_hash, len(line))
+                if len(self.numbers["lines"]) > 2 * MAX_LINE_HASHES:
+                    self.subsample_lines(2 * self.line_mask + 1)
             for key, position in find_quality_issues(line) if has_issues else ():
                 self.tally(key, self._line_location(sample, number, excerpt(line, position)))
         if len(self._passage_hashes) < 2:
             self._passage_hashes.add(engine.hash_text(text))
         self.characters.update(text)
         self.totals["passages"] += 1
+
+    def lines(self) -> NDArray[np.uint64]:
+        """(lines, 2) hash and size of the kept lines."""
+        return self.values("lines").view(np.uint64).reshape(-1, 2)
+
+    def subsample_lines(self, mask: int) -> None:
+        self.line_mask |= mask
+        lines = self.lines()
+        kept = lines[lines[:, 0] & np.uint64(self.line_mask) == 0]
+        self.numbers["lines"] = array("Q", kept.tobytes())
 
     def _line_location(self, passage: Passage, line: int, text: str) -> Location:
         """Location of a line of a passage, counted from 0. In a table, the location of the row."""
@@ -395,10 +377,7 @@ class TextSurvey(engine.Survey):
         locations: dict[int, Location] = {}
         for passage in super()._indexed_samples():
             for number, line in enumerate(passage.text.split("\n")):
-                if (
-                    len(line) >= MIN_LINE_LENGTH
-                    and (line_hash := engine.hash_text(engine.normalize_text(line))) in remaining
-                ):
+                if (line_hash := hash_line(line)) is not None and line_hash in remaining:
                     remaining[line_hash] -= 1
                     if not remaining[line_hash]:
                         locations[line_hash] = self._line_location(passage, number, excerpt(line))
@@ -428,7 +407,7 @@ class TextSurvey(engine.Survey):
         return replace(super().lengths(), max_length=0)
 
     def own_findings(self) -> Iterable[Finding]:
-        repeated = engine.duplicates(self.lines.hashes)
+        repeated = engine.duplicates(self.lines()[:, 0])
         if self._text_fraction(repeated) > MIN_REPEATED_FRACTION:
             yield self._line_finding("duplicate_lines", repeated, self, "same as")
 
@@ -436,8 +415,8 @@ class TextSurvey(engine.Survey):
         """Leaked documents, and leaked passages, which are found by their lines."""
         yield from super().comparison_findings()
         for survey, other in ((self.train, self), (self, self.train)):
-            survey.lines.subsample(other.lines.mask)
-        leaked = np.flatnonzero(np.isin(self.lines.hashes, self.train.lines.hashes))
+            survey.subsample_lines(other.line_mask)
+        leaked = np.flatnonzero(np.isin(self.lines()[:, 0], self.train.lines()[:, 0]))
         if len(leaked):
             fraction = self._text_fraction(leaked)
             is_high, is_low = fraction > tables.HIGH_FRACTION, fraction <= MIN_REPEATED_FRACTION
@@ -446,15 +425,15 @@ class TextSurvey(engine.Survey):
 
     def _text_fraction(self, lines: NDArray[np.int64]) -> float:
         """Characters of these lines as a fraction of all text, extrapolated from the sample of lines."""
-        characters = int(self.lines.sizes[lines].sum())
-        return min(1.0, (self.lines.mask + 1) * characters / max(self.num_units(), 1))
+        characters = int(self.lines()[lines, 1].sum())
+        return min(1.0, (self.line_mask + 1) * characters / max(self.num_units(), 1))
 
     def _line_finding(
         self, key: str, lines: NDArray[np.int64], other: TextSurvey, word: str, severity: Severity | None = None
     ) -> Finding:
         """Finding about lines also present in another survey, or earlier in the same survey."""
-        step = self.lines.mask + 1
-        first = list(dict.fromkeys(self.lines.hashes[lines].tolist()))[:MAX_LOCATIONS]
+        step = self.line_mask + 1
+        first = list(dict.fromkeys(self.lines()[lines, 0].tolist()))[:MAX_LOCATIONS]
         locations, origins = self.find_lines(first, occurrence=2 if other is self else 1), other.find_lines(first)
         joined = []
         for line, location in locations.items():
