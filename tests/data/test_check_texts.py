@@ -517,8 +517,8 @@ def test_a_file_with_swapped_sides_is_named_wherever_it_is(folder: Path, order: 
 
 def test_the_score_of_a_row_does_not_count_the_row_itself() -> None:
     profile = count_trigrams(["the cat"] * 9 + ["zzyx"], ["die Katze"] * 9 + ["qqwv"])
-    (of_others,), (of_target,) = source_scores(profile, ["zzyx"], ["qqwv"], leave_one_out=True)
-    (also_own,), (also_target,) = source_scores(profile, ["zzyx"], ["qqwv"], leave_one_out=False)
+    ((of_others, of_target),) = source_scores(profile, ["zzyx"], ["qqwv"], leave_one_out=True)
+    ((also_own, also_target),) = source_scores(profile, ["zzyx"], ["qqwv"], leave_one_out=False)
     assert also_own - also_target > 1 > abs(of_others - of_target)
 
 

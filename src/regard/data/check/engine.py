@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from regard.data.check.findings import MIN_CLASS_SAMPLES, FindingTable, find_quality_issues
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Report, Severity, excerpt
 from regard.data.settings import DataSettings
-from regard.data.text.files import Columns, expand_patterns
+from regard.data.text.files import Columns, chunked, expand_patterns
 from regard.data.text.tables import SkippedRow, format_list
 from regard.errors import DataError
 
@@ -33,7 +33,6 @@ EntryReader = Callable[[str, Columns], Iterator[Any]]
 
 MAX_CLASS_FRACTION = 0.9  # fraction of one class above which a constant prediction scores well
 MAX_CLASSES = 1000  # maximum number of classes for a table and a chart: labels with more values are probably texts
-PROGRESS_INTERVAL = 4096  # rows between two progress updates
 BYTES_PER_TOKEN = 4  # UTF-8 bytes per byte-pair token: 3.4 to 4.8 were measured on English and German
 MEASURES = ("words", "characters", "tokens")
 
@@ -68,6 +67,7 @@ class Survey(ABC):
     special_tokens: ClassVar[int | None] = None  # per sample; None: data.max_length does not limit samples
     input_sides: ClassVar[slice] = slice(None)  # sides limited by data.max_length together
     stage: ClassVar[str] = "reading {split} data"  # template of the progress line
+    chunk: ClassVar[int] = 4096  # samples between two progress updates
 
     def __init__(
         self, entries: Sequence[str], columns: Columns = None, settings: DataSettings | None = None, train: Any = None
@@ -129,7 +129,7 @@ class Survey(ABC):
 
     def _add_sample(self, sample: Any) -> None:
         """Count a sample, and keep its measures."""
-        raise NotImplementedError  # surveys of files and documents add samples in other ways
+        raise NotImplementedError  # surveys of files add samples in another way
 
     def own_findings(self) -> Iterable[Finding]:
         """Findings of this kind of data about all samples of this split."""
@@ -192,23 +192,23 @@ class Survey(ABC):
         self.progress = progress
         for number, entry in enumerate(self.entries):
             self._entry = number
-            self._survey_entry(self._entry_samples(entry, note=True))
+            self._survey_entry(entry)
 
-    def _survey_entry(self, samples: Iterator[Any]) -> None:
+    def _survey_entry(self, entry: str) -> None:
+        for chunk in chunked(self._entry_samples(entry, note=True), self.chunk):
+            self._add_chunk(chunk)
+            self.totals["samples"] += len(chunk)
+            self.progress(self.stage.format(split=self.split, unit=self.unit), self.totals["samples"])
+
+    def _add_chunk(self, samples: Sequence[Any]) -> None:
         for sample in samples:
             self._add_sample(sample)
-            if len(self) % PROGRESS_INTERVAL == 0:
-                self._report_progress(len(self))
-
-    def _report_progress(self, samples: int) -> None:
-        self.progress(self.stage.format(split=self.split, unit=self.unit), samples)
 
     def tally(self, key: str, location: Location | DataError) -> None:
         """Count an occurrence of a finding, and keep the first locations."""
         self.tallies[key] += 1
         if isinstance(location, DataError):
-            path = "" if location.path is None else str(location.path)
-            location = Location(path, location.line, location.problem)
+            location = Location(str(location.path or ""), location.line, location.problem)
         if self.tallies[key] <= MAX_LOCATIONS:
             self.tally_locations[key].append(location)
 
@@ -266,8 +266,7 @@ class Survey(ABC):
         first: dict[str, Location] = {}
         for side, text in enumerate(texts):
             for key, position in find_quality_issues(text):
-                if key not in first:
-                    first[key] = self._location(sample.path, sample.line, excerpt(text, position), side)
+                first.setdefault(key, self._location(sample.path, sample.line, excerpt(text, position), side))
         for key, location in first.items():
             self.tally(key, location)
 

@@ -34,13 +34,11 @@ from regard.data.images.labeled import (
     read_segmented,
     read_unlabeled,
 )
-from regard.data.text.files import chunked
 from regard.data.text.formats import file_format
 from regard.data.text.tables import SkippedRow, format_list
 from regard.errors import DataError
 
 THREADS = min(4, os.cpu_count() or 1)
-CHUNK = 64  # files decoded before the first of them is counted
 
 MIN_SIDE = 8
 MAX_ASPECT_RATIO = 10
@@ -64,7 +62,7 @@ class FileStats:
 class FileSurvey(Survey):
     """Survey of files. Hashes are of the content with the target (0), and of the content (1)."""
 
-    stage = "decoding {split} {unit}"
+    stage, chunk = "decoding {split} {unit}", 64
     leaks = ("leak", "leak_conflicting_labels")
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -75,17 +73,15 @@ class FileSurvey(Survey):
     def _inspect(self, sample: Any) -> FileStats:
         """Measures of one file. Runs in a thread and must not change the survey."""
 
-    def _survey_entry(self, samples: Iterator[Any]) -> None:
+    def _add_chunk(self, samples: Sequence[Any]) -> None:
         with ThreadPoolExecutor(THREADS) as pool:
-            for chunk in chunked(samples, CHUNK):
-                futures = [pool.submit(self._inspect, sample) for sample in chunk]
-                for sample, future in zip(chunk, futures, strict=True):
-                    try:
-                        self._add_file(sample, future.result())
-                    except DataError as error:
-                        self.tally("decode_error", error)
-                        self._broken_samples.add((sample.path, sample.line))
-                self._report_progress(len(self))
+            futures = [pool.submit(self._inspect, sample) for sample in samples]
+            for sample, future in zip(samples, futures, strict=True):
+                try:
+                    self._add_file(sample, future.result())
+                except DataError as error:
+                    self.tally("decode_error", error)
+                    self._broken_samples.add((sample.path, sample.line))
 
     def _add_file(self, sample: Any, stats: FileStats) -> None:
         """Count a file, and keep its measures."""
@@ -249,13 +245,14 @@ class ImageSurvey(FileSurvey):
             (info.mode,),
         )
 
-    def _compare_sizes(self, stats: FileStats, shape: tuple[int, ...]) -> tuple[str, float]:
-        """Sizes of target and image, empty if equal, and the ratio of their aspect ratios."""
-        height, width = shape
-        image_height, image_width = stats.numbers["height"], stats.numbers["width"]
-        is_equal = (height, width) == (image_height, image_width)
-        text = "" if is_equal else f"{width} × {height}, image {image_width} × {image_height}"
-        return text, height * image_width / (width * image_height)
+    def _add_target(self, stats: FileStats, target: NDArray[Any], size_issue: str, aspect_ratio_issue: str) -> None:
+        """Keep the hash of a mask or depth map, and an issue if its size differs from the size of the image."""
+        stats.target_hash = array_digest(target)
+        (height, width), image_height, image_width = target.shape, stats.numbers["height"], stats.numbers["width"]
+        if (height, width) != (image_height, image_width):
+            is_distorted = abs(height * image_width / (width * image_height) - 1) > 0.02
+            text = f"{width} × {height}, image {image_width} × {image_height}"
+            stats.issues[aspect_ratio_issue if is_distorted else size_issue] = text
 
     def own_findings(self) -> Iterable[Finding]:
         modes = self.counters["properties"]
@@ -282,9 +279,7 @@ class MaskSurvey(PartSurvey, ImageSurvey):
         mask = read_mask(sample.target_content or sample.target, colors, location)
         values, counts = np.unique(mask, return_counts=True)
         stats.part_counts = dict(zip(values.tolist(), counts.tolist(), strict=True))
-        stats.target_hash = array_digest(mask)
-        if sizes := self._compare_sizes(stats, mask.shape)[0]:
-            stats.issues["mask_size_mismatch"] = sizes
+        self._add_target(stats, mask, "mask_size_mismatch", "mask_size_mismatch")
         return stats
 
     def count_void(self, classes: ClassMap) -> tuple[str, int] | None:
@@ -305,11 +300,8 @@ class DepthSurvey(ImageSurvey):
         location = sample.location if sample.target_content else None
         depth = read_depth(sample.target_content or sample.target, self.settings.depth_scale or None, location)
         known = depth[depth > 0]
-        stats.target_hash = array_digest(depth)
         stats.numbers |= {"known_pixels": len(known), "total_pixels": depth.size}
-        sizes, distortion = self._compare_sizes(stats, depth.shape)
-        if sizes:
-            stats.issues[f"depth_{'aspect_ratio' if abs(distortion - 1) > 0.02 else 'size'}_mismatch"] = sizes
+        self._add_target(stats, depth, "depth_size_mismatch", "depth_aspect_ratio_mismatch")
         if len(known):
             percentiles = np.quantile(known, (0.01, 0.5, 0.99)).astype(np.float32).tolist()
             stats.numbers |= zip(("near", "median", "far"), percentiles, strict=True)

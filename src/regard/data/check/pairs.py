@@ -76,11 +76,9 @@ def similarity(profile: Indices, other: Indices) -> float:
     return float((weights * a * b).sum() / norm) if norm else 0.0
 
 
-def source_scores(
-    profile: Indices, sources: Sequence[str], targets: Sequence[str], leave_one_out: bool
-) -> tuple[FloatArray, FloatArray]:
-    """Score of each source and each target. With `leave_one_out`, the rows are part of the profile, and the counts of each
-    row are subtracted."""
+def source_scores(profile: Indices, sources: Sequence[str], targets: Sequence[str], leave_one_out: bool) -> FloatArray:
+    """(N, 2) score of each source and each target. With `leave_one_out`, the rows are part of the profile, and the counts of
+    each row are subtracted."""
     logs = _log_probabilities(profile)
     without = _log_probabilities(profile, removed=1) if leave_one_out else logs
     scores = []
@@ -88,7 +86,7 @@ def source_scores(
         buckets, owner = trigrams(texts)
         sums = np.bincount(owner, weights=table[buckets], minlength=len(texts))
         scores.append(sums / np.maximum(np.bincount(owner, minlength=len(texts)), 1))
-    return scores[0], scores[1]
+    return np.stack(scores, axis=1)
 
 
 def _log_probabilities(profile: Indices, removed: int = 0) -> FloatArray:
@@ -122,16 +120,17 @@ class PairSurvey(Survey):
             self.swapped_entries = [not is_swapped for is_swapped in self.swapped_entries]
             self.profile = self.profile[::-1]
 
-    def _survey_entry(self, samples: Iterator[Pair]) -> None:
-        profile, first = np.zeros_like(self.profile), len(self)
-        for chunk in chunked(samples, CHUNK):
-            for pair in chunk:
-                self._add_sample(pair)
-            profile += count_trigrams([pair.source for pair in chunk], [pair.target for pair in chunk])
-            self._report_progress(len(self))
+    def _survey_entry(self, entry: str) -> None:
+        self._entry_profile, first = np.zeros_like(self.profile), len(self)
+        super()._survey_entry(entry)
         is_large = len(self) - first >= MIN_FILE_PAIRS
-        self.swapped_entries.append(is_large and similarity(self.base.profile, profile) < SWAPPED_SIMILARITY)
-        self.profile += profile[::-1] if self.swapped_entries[-1] else profile
+        is_swapped = is_large and similarity(self.base.profile, self._entry_profile) < SWAPPED_SIMILARITY
+        self.swapped_entries.append(is_swapped)
+        self.profile += self._entry_profile[::-1] if is_swapped else self._entry_profile
+
+    def _add_chunk(self, samples: Sequence[Pair]) -> None:
+        super()._add_chunk(samples)
+        self._entry_profile += count_trigrams([pair.source for pair in samples], [pair.target for pair in samples])
 
     def swapped_pairs(self) -> NDArray[np.bool_]:
         """(N,) whether a pair is in a file with swapped sides."""
@@ -217,17 +216,15 @@ class PairSurvey(Survey):
 
     def language_scores(self) -> FloatArray:
         """(N, 2) language scores of source and target, higher for the source language; swapped files are swapped back."""
-        scores = np.zeros((len(self), 2))
-        done = 0
+        scores, done = list[FloatArray](), 0
         for is_swapped, entry in zip(self.swapped_entries, self.entries, strict=True):
             for chunk in chunked(self._entry_samples(entry), CHUNK):
                 texts = [pair.source for pair in chunk], [pair.target for pair in chunk]
                 sources, targets = texts[::-1] if is_swapped else texts
-                columns = source_scores(self.base.profile, sources, targets, leave_one_out=self.train is None)
-                scores[done : done + len(chunk)] = np.stack(columns, axis=1)
+                scores.append(source_scores(self.base.profile, sources, targets, leave_one_out=self.train is None))
                 done += len(chunk)
                 self.progress(f"comparing languages in {self.split} data", done)
-        return scores
+        return np.concatenate(scores)
 
 
 def _is_ratio_outlier(sizes: Indices) -> Any:
@@ -271,9 +268,9 @@ class AlgorithmicSurvey(PairSurvey):
                 progress(f"generating {entry}", 0)
                 split += generate_questions(entry)
         max_length = train.settings.max_length
-        texts = [(question.source, question.target) for question in questions]
-        words = np.array([[len(text.split()) for text in pair] for pair in texts])
-        characters = np.array([[len(text) for text in pair] for pair in texts])
+        for question in questions:
+            train._keep_sizes((question.source, question.target))
+        words, characters = train.sizes("words"), train.sizes("characters")
         # tokens are words or characters, as in the tokenizer of the task
         tokens = words if any(" " in question.source for question in questions) else characters
         long = [question for question, sizes in zip(questions, tokens, strict=True) if sizes.max() > max_length]

@@ -28,7 +28,6 @@ from regard.errors import DataError
 
 MIN_REPEATED_FRACTION = 0.01  # fraction of the text above which repeated lines are reported
 MAX_LINE_HASHES = 1 << 22
-PROGRESS_INTERVAL = 64  # passages between two progress updates
 MAX_OUTSIDE_FRACTION = 0.99  # fraction of words outside of entities above which little is left to train on
 
 
@@ -153,10 +152,9 @@ class TagSurvey(engine.Survey):
             at = next(at for at, tag in enumerate(sample.tags) if tag != valid_tags[at])
             return f"'{excerpt(sample.words[at], width=24)}' is tagged {sample.tags[at]}, expected {valid_tags[at]}"
 
-        variant = "" if self.has_entities else ":words"
-        if detector.ambiguity:
-            variant = f"{variant}_ambiguous" if variant else ":ambiguous"
-        yield self.finding(f"tag_scheme{variant}", scheme=scheme, ambiguity=detector.ambiguity)
+        key = "tag_scheme:entities" if self.has_entities else "tag_scheme:words"
+        key += "_ambiguous" if detector.ambiguity else ""
+        yield self.finding(key, scheme=scheme, ambiguity=detector.ambiguity)
         if self.has_entities:
             invalid, num_invalid = self.values(f"invalid_{scheme}"), detector.num_invalid
             yield from self.sample_findings("invalid_tags", invalid, note, scheme=scheme, num_invalid=num_invalid)
@@ -266,7 +264,7 @@ class TextSurvey(engine.Survey):
     depends only on the line, so lines of two datasets can be compared, and the sample represents all lines."""
 
     task, unit, sides = "lm", "documents", ("document",)
-    counted = ""
+    counted, chunk = "", 64
     findings = tables.TEXT
     leaks = ("leak", "leak_near_duplicate")
     min_samples = 200_000
@@ -274,7 +272,7 @@ class TextSurvey(engine.Survey):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._passage_size = passage_size(self.entries)
-        self.totals.update(lines=0, passages=0, bytes=0)
+        self.totals.update(samples=0, lines=0, bytes=0)
         self.characters: set[str] = set()
         self.line_mask = 0  # one of `line_mask + 1` lines is kept
         self._passage_hashes: set[int] = set()  # hashes of at most two different passages
@@ -287,20 +285,13 @@ class TextSurvey(engine.Survey):
         check_columns([*train_entries, *valid_entries], columns)
         return train_entries, valid_entries
 
-    def _survey_entry(self, samples: Iterator[Passage]) -> None:
-        for passage in samples:
-            if passage.starts_document:
-                self._document_hashes = blake2b(digest_size=8), blake2b(digest_size=8)
-                self._unbroken_length = 0
-                self.keep("size", 0, 0, 0)
-                self._append(passage.line, (0, 0))
-            self._add_sizes(passage)
-            self._add_sample(passage)
-            if self.totals["passages"] % PROGRESS_INTERVAL == 0:
-                self._report_progress(self.totals["passages"])
-
     def _add_sizes(self, passage: Passage) -> None:
         """Add a passage to the sizes and hashes of its document, and count the section without a space at its start."""
+        if passage.starts_document:
+            self._document_hashes = blake2b(digest_size=8), blake2b(digest_size=8)
+            self._unbroken_length = 0
+            self.keep("size", 0, 0, 0)
+            self._append(passage.line, (0, 0))
         text, before = passage.text, self._unbroken_length
         words, encoded = text.split(), text.encode("utf-8", "surrogatepass")
         self.totals["bytes"] += len(encoded)
@@ -322,6 +313,7 @@ class TextSurvey(engine.Survey):
 
     def _add_sample(self, sample: Passage) -> None:
         """Count the damaged, the long and all other lines of a passage."""
+        self._add_sizes(sample)
         text = sample.text
         has_issues = any(find_quality_issues(text))
         is_unbroken = self._unbroken_length > self._passage_size  # such text repeats itself
@@ -337,7 +329,6 @@ class TextSurvey(engine.Survey):
         if len(self._passage_hashes) < 2:
             self._passage_hashes.add(engine.hash_text(text))
         self.characters.update(text)
-        self.totals["passages"] += 1
 
     def lines(self) -> NDArray[np.uint64]:
         """(lines, 2) hash and size of the kept lines."""
