@@ -27,11 +27,10 @@ from regard.data.check.report import ClassCounts, Finding, Report
 from regard.data.check.texts import TextSurvey
 from regard.data.text.documents import iterate_texts
 from regard.data.text.samples import PAIRS
-from regard.draw.charts import draw_class_counts, draw_lengths
+from regard.draw.charts import draw_class_counts
 from regard.errors import DataError, RegardError, UnknownNameError
 from regard.runs.check import check
 
-SHARED = Path(__file__).parents[3] / "shared/data"
 Rows = list[Any]
 Expected = dict[str, tuple[Any, ...]]
 """Severity and count of each finding by id; optionally the line and a part of the text of the first location."""
@@ -150,63 +149,47 @@ def places(finding: Finding) -> list[tuple[str, int | None]]:
 # -- clean data
 
 
-def test_clean_pairs_have_no_finding(folder: Path) -> None:
-    report = check("translate", write("a b.tsv.gz", b"".join(line_of(row) + b"\n" for row in pairs())))
-    assert not report.findings and str(report).endswith("No problems found.")
-    assert report.counts == {"pairs": 1500, "files": 1} and len(report.lengths.words) == 1500
-    assert "source words" in str(report) and regard.check is check
-    report = checked("embed", positive())
-    assert report.task == "embed" and kinds(report) == {} and report.counts == {"pairs": 1200, "files": 1}
-    header, *rows = positive()
-    swapped = [header, *((b, a) if n % 2 else (a, b) for n, (a, b) in enumerate(rows))]
-    assert kinds(checked("embed", swapped)) == {}  # one language or two
+STORY = "".join(f"{line}\n" for line in story())
+CLEAN: list[tuple[str, dict[str, int], dict[str, dict[str, int]], str]] = [
+    ("translate", {"pairs": 1500, "files": 1}, {}, "translate: pairs 1,500, files 1|source words|No problems found."),
+    ("embed", {"pairs": 1200, "files": 1}, {}, "No problems found."),
+    ("classify", {"texts": 200, "files": 1, "classes": 2}, {"classes": {"0": 100, "1": 100}},
+     "classes (0: 100, 1: 100)|text words|50.0 %|Found no errors, 1 note."),
+    ("choose", {"questions": 120, "files": 1}, {"correct_choice_positions": {"0": 40, "1": 40, "2": 40}},
+     "context words|longest choice words|correct choice positions"),
+    ("tag", {"sentences": 200, "files": 1, "words": 800, "entities": 200},
+     {"entities_by_type": {"A": 100, "B": 100}, "words_by_tag": {"B-A": 100, "B-B": 100, "I-A": 100, "I-B": 100, "O": 400}},
+     "tags use the IOB2 scheme|entity types (B: 100, A: 100)|words tagged O (outside of entities): 400 (50.0 %)"),
+    ("qa", {"questions": 150, "contexts": 150, "articles": 50, "files": 1}, {}, "context words|No problems found."),
+    ("lm", {"documents": 1, "files": 1, "lines": 4000, "words": len(STORY.split()), "characters": len(STORY),
+            "unique_characters": len(set(STORY)), "bytes": len(STORY)}, {}, "document words|No problems found."),
+]  # fmt: skip
 
 
-def test_clean_texts_have_only_class_statistics(folder: Path) -> None:
-    report = checked("classify", texts(), out=folder)
-    assert kinds(report) == {"classes": ("note", 2)} and report.counts["classes"] == 2
-    assert "classes (0: 100, 1: 100)" in str(report) and (folder / "lengths.png").stat().st_size > 10_000
-    assert report.lengths.names == ("text",) and report.as_dict()["errors"] == 0
-    assert report.class_counts == (ClassCounts("classes", {"0": 100, "1": 100}),)
-    assert "50.0 %" in str(report) and str(report).endswith("Found no errors, 1 note.")
+@pytest.mark.parametrize(("kind", "counts", "classes", "parts"), CLEAN, ids=[case[0] for case in CLEAN])
+def test_clean_data_has_only_statistics(
+    kind: str, counts: dict[str, int], classes: dict[str, dict[str, int]], parts: str, folder: Path
+) -> None:
+    report = checked(kind, KINDS[kind][0](), out="x.svg")
+    assert findings(report) == {} and report.counts == counts
+    assert {counted.name: counted.train for counted in report.class_counts or ()} == classes
+    assert all(part in str(report) for part in parts.split("|"))
+    assert report.figures == (("x.svg", "x-classes.svg") if classes else ("x.svg",))
+    drawn = Path("x.svg").read_text()
+    assert "Sequence lengths: " in drawn and ("data.max_length" in drawn) == (kind != "lm")
+
+
+def test_variants_of_clean_data_have_only_statistics(folder: Path) -> None:
+    compressed = check("translate", write("a b.tsv.gz", b"".join(line_of(row) + b"\n" for row in pairs())))
+    assert not compressed.findings and regard.check is check
+    swapped = [(b, a) if n % 2 else (a, b) for n, (a, b) in enumerate(positive()[1:])]
+    assert kinds(checked("embed", [positive()[0], *swapped])) == {}  # one language or two
     rows = [("text", "pair", "label"), *((a, "and the other", b) for a, b in texts()[1:])]
-    report = checked("classify", rows, out="x.png")
+    report = checked("classify", rows)
     assert report.lengths.names == ("text", "pair") and kinds(report) == {"classes": ("note", 2)}
-
-
-def test_clean_choices_have_only_positions(folder: Path) -> None:
-    report = checked("choose", choices(), out="x.svg")
-    assert report.as_dict()["class_counts"].keys() == {"correct_choice_positions"}
-    assert report.class_counts[0].train == {"0": 40, "1": 40, "2": 40}
-    assert {"context_words", "longest_choice_words"} <= report.as_dict()["lengths"].keys()
-    assert "longest choice tokens (estimated)" in Path("x.svg").read_text()
-    assert kinds(report) == {"correct_choice_positions": ("note", 3)} and "correct choice positions" in str(report)
-
-
-def test_clean_sentences_have_only_tag_statistics(folder: Path) -> None:
-    report = checked("tag", sentences())
-    assert findings(report) == {} and report.counts["entities"] == 200
-    text, outside = str(report), "words tagged O (outside of entities): 400 (50.0 %)"
-    for part in ("tags use the IOB2 scheme", "entity types (B: 100, A: 100)", outside):
-        assert part in text
-    assert text.index("sentence words") < text.index("entities by type") < text.index("Found no errors")
-    assert report.lengths.words.tolist() == [[4]] * 200 and report.lengths.names == ("sentence",)
-    assert report.as_dict()["class_counts"]["entities_by_type"]["training"] == {"A": 100, "B": 100}
-
-
-def test_clean_questions_and_documents_have_no_findings(folder: Path) -> None:
-    report = checked("qa", questions())
-    assert kinds(report) == {} and report.class_counts == ()
-    assert report.counts == {"questions": 150, "contexts": 150, "articles": 50, "files": 1}
-    assert "context words" in str(report) and "No problems found." in str(report)
-    text = "".join(f"{line}\n" for line in [*story(), "", "Ende, schön."])
+    text = f"{STORY}\nEnde, schön.\n"
     report = check("lm", write("a b.txt.gz", text))
-    assert not report.findings and str(report).endswith("No problems found.") and "document words" in str(report)
-    assert report.counts == {
-        "documents": 1, "files": 1, "lines": 4001, "words": len(text.split()), "characters": len(text),
-        "unique_characters": len(set(text)), "bytes": len(text) + 1,
-    }  # fmt: skip
-    assert report.as_dict()["lengths"]["document_words"]["max"] == len(text.split())
+    assert not report.findings and report.counts["lines"] == 4001 and report.counts["bytes"] == len(text) + 1
 
 
 # -- deliberate errors
@@ -399,8 +382,6 @@ def test_messages_and_fractions_of_single_findings(folder: Path) -> None:
     assert "truncated at the end" in str(checked("embed", [*positive(), ("long " * 30, "short")]))
     bad = only(checked("translate", put({4: b"girls\tM\xe4dchen", 9: b"zero\tn\0ull"})(pairs())), "encoding")
     assert bad.fraction == pytest.approx(2 / 1500) and "NUL" in bad.locations[1].text
-    report = checked("translate", [("a", ""), ("", "b")])
-    assert by_id(report)["few"].severity == "error" and "no usable pairs" in str(report)
     assert 0.02 < only(checked("lm", [*story(), *[NOTICE] * 200]), "duplicate_lines").fraction < 0.06
     report = checked("lm", [*story(), "x" * 300_000, *story(2)])
     assert only(report, "no_whitespace").locations[0].line >= 4001
@@ -605,20 +586,6 @@ def test_distributions_are_drawn_and_printed(folder: Path) -> None:
     assert len(many) == 22 and many[-1].startswith("… 10 others") and "755" in many[-1]
 
 
-def test_the_lengths_of_documents_are_drawn(folder: Path) -> None:
-    drawn = draw_lengths(checked("documents", [*story(), LONG]).lengths, Path("one.svg")).read_text()
-    assert "Sequence lengths: documents" in drawn and "4,001 documents" in drawn and "max_length" not in drawn
-    assert draw_lengths(checked("lm", story()).lengths, Path("two.png")).read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.skipif(not (SHARED / "conll2003").exists(), reason="CoNLL-2003 is not there")
-def test_real_sentences() -> None:
-    report = check("tag", SHARED / "conll2003/dev.conll.gz")
-    assert report.counts == {"sentences": 3250, "files": 1, "words": 51362, "entities": 5942}
-    assert report.class_counts[0].train == {"PER": 1842, "LOC": 1837, "ORG": 1341, "MISC": 922}
-    assert "tags use the IOB1 scheme\n" in str(report) and not report.errors
-
-
 # -- the command
 
 
@@ -674,5 +641,3 @@ def test_the_lengths_are_drawn(cli: Callable[..., Any]) -> None:
     code, out, _ = cli("translate", "--data", "a.tsv", "--out", "my pictures")
     assert code == 0 and f"chart: {Path('my pictures/lengths.png')}" in out
     assert Path("my pictures/lengths.png").read_bytes().startswith(b"\x89PNG")
-    report = checked("translate", pairs(), out="one.svg")
-    assert report.figures == ("one.svg",) and "data.max_length" in Path("one.svg").read_text()
