@@ -75,9 +75,7 @@ BY_OCCLUSION = "occlusion sensitivity"
 OCCLUSION_NOTE = "Decrease of each word's probability when a region is hidden (Zeiler & Fergus 2014)."
 
 
-def explain_caption(
-    model: Model, source: Any, target: str | None = None, at: Pixel | None = None
-) -> CaptionExplanation:
+def explain_caption(model: Model, source: Any, target: str | None, at: Pixel | None) -> CaptionExplanation:
     """Generate a caption (unless `target` is given), then run the model on image and caption with attention recording."""
     if at is not None:
         raise RegardError("A position (--at) is not supported for captions. Caption explanations show every word.")

@@ -303,7 +303,7 @@ Pixel = tuple[int, int]  # Row and column.
 MEMORY_NOTE = "not computed: needs too much memory"
 
 
-def explain_image(model: Model, source: Any, target: str | None = None, at: Pixel | None = None) -> ImageExplanation:
+def explain_image(model: Model, source: Any, target: str | None, at: Pixel | None) -> ImageExplanation:
     """Explain the prediction for one image. `target`: class to explain; None: the predicted class. `at`: query pixel of the
     preprocessed image; for segmentation and depth, only the prediction at this pixel is explained."""
     image = model.require_image_processor().prepare(load_image(source))
@@ -464,9 +464,7 @@ def _grad_cam(model: Model, batch: Batch, which: int) -> GridArray:
     return normalize_sum(grid.detach().double().cpu().numpy())
 
 
-def explain_generation(
-    model: Model, source: Any, target: str | None = None, at: Pixel | None = None
-) -> ImageExplanation:
+def explain_generation(model: Model, source: Any, target: str | None, at: Pixel | None) -> ImageExplanation:
     """Explain the prediction of one pixel. `at`: row and column; None: the center."""
     if target is not None:
         raise RegardError(f"Class '{target}' cannot be explained: this is an image generator, not a classifier.")

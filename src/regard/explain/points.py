@@ -69,9 +69,7 @@ class CloudExplanation(Explanation):
         return draw_neighbors(self.attention, path, f"Attention of a point: {self.title}", "; ".join(about), layer)
 
 
-def explain_cloud(
-    model: Model, source: Any, target: str | None = None, at: PointQuery | None = None
-) -> CloudExplanation:
+def explain_cloud(model: Model, source: Any, target: str | None, at: PointQuery | None) -> CloudExplanation:
     """Explain the prediction for a point cloud. `at`: index or coordinates of the query point; None: nearest to the center."""
     if target is not None:
         raise RegardError(

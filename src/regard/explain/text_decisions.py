@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -36,7 +35,7 @@ from regard.processors.padding import pad
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
-from regard.tasks.base import Encoded, EncodingContext, Model, act_steps
+from regard.tasks.base import Encoded, Model, act_steps, encode_samples
 from regard.tasks.embed import pooling_of
 from regard.tasks.mlm import mask_token, text_token_mask, token_word
 from regard.tasks.modality.text import SpecialTokens, pad_id, window_start
@@ -180,7 +179,7 @@ def _output_map(view: RowAttention, ids: Sequence[int], text: TextTokenizer) -> 
 MAX_TARGETS = 6  # Limit of explained labels, entities or mask tokens per text.
 
 
-def explain_classify(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+def explain_classify(model: Any, source: Any, target: str | None, at: None) -> Explanation:
     """Explain the predicted and the next class, or all predicted labels. `target`: second text, or class to explain."""
     labels, pairing = model.spec.options.labels, model.spec.options.pair_order
     named = target if not pairing and target in labels else None
@@ -192,7 +191,7 @@ def explain_classify(model: Any, source: Any, target: str | None = None, at: Non
     answer = model.predict(item)
     texts = [part.strip() for part in item]
     check_not_empty(texts)
-    encoded = encode_sample(model, LabeledText(texts[0], "".join(texts[1:]), labels[0]))
+    encoded = encode_samples(model, [LabeledText(texts[0], "".join(texts[1:]), labels[0])])
     rows = _encoded_rows(model, encoded, ("given order", "reverse order"), [texts, texts[::-1]])
     probabilities = sorted(answer.extra["probabilities"].items(), key=lambda pair: -pair[1])
     classes = [*([] if named is None else [named]), *(name for name, _ in probabilities if name != named)]
@@ -213,12 +212,12 @@ def explain_classify(model: Any, source: Any, target: str | None = None, at: Non
     return explain_scores(model, row_batch(model, encoded), rows, scores, title, facts, probabilities, prediction)
 
 
-def explain_choice(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+def explain_choice(model: Any, source: Any, target: str | None, at: None) -> Explanation:
     """Explain every choice. `target`: the choices "one|another", if not part of the source."""
     answer = model.predict(source) if target is None else model.rank(source, target.split("|"))
     prompt, choices = answer.extra["prompt"], [item["value"] for item in answer.extra["choices"]]
     check_not_empty([prompt])
-    encoded = encode_sample(model, ChoiceSample(prompt, "", tuple(choices)))
+    encoded = encode_samples(model, [ChoiceSample(prompt, "", tuple(choices))])
     rows = _encoded_rows(model, encoded, choices, [[prompt, choice] for choice in choices])
     scores = [
         OutputScore(row.name, n, _output_positions(model, row), margin(((0,), n)), "choice")
@@ -231,12 +230,12 @@ def explain_choice(model: Any, source: Any, target: str | None = None, at: None 
     return explain_scores(model, batch, rows, scores, title, facts, probabilities, chart_title="Choice probabilities")
 
 
-def explain_embed(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+def explain_embed(model: Any, source: Any, target: str | None, at: None) -> Explanation:
     """Attribution of the cosine similarity of two texts, or rollout of the embedding of one text."""
     texts = [source] if target is None else [source, target]
     for text in texts:
         check_not_empty([text])
-    encoded, pooling = encode_sample(model, Pair(texts[0], texts[-1], "", 0)), pooling_of(model.spec.options)
+    encoded, pooling = encode_samples(model, [Pair(texts[0], texts[-1], "", 0)]), pooling_of(model.spec.options)
     ids = [encoded.fields[side][0] for side in ("first", "second")][: len(texts)]
     x, mask = pad(ids, pad_id(model.config))
     rows, names, facts = [], ("first text", "second text"), {}
@@ -255,13 +254,13 @@ def explain_embed(model: Any, source: Any, target: str | None = None, at: None =
     return explain_scores(model, Batch(x, mask).to(model.device), rows, scores, title, facts)
 
 
-def explain_tag(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+def explain_tag(model: Any, source: Any, target: str | None, at: None) -> Explanation:
     """Explain a tagger: all entities, or the words `target`; without both, the word with the lowest confidence."""
     answer = model.predict(source)
     words, tags = answer.tokens, model.spec.options.labels
     spans = [(entity["first"], entity["last"]) for entity in answer.extra.get("entities", ())]
     spans = [_find_words(words, target)] if target is not None else spans or [(int(np.argmin(answer.score)),) * 2]
-    encoded = encode_sample(model, TaggedSentence(tuple(words), ()))
+    encoded = encode_samples(model, [TaggedSentence(tuple(words), ())])
     windows = []  # position of the labeled token of each word, by word index
     for row in range(len(encoded)):
         labeled = (row_batch(model, encoded, row).labels[0] != IGNORE).nonzero()[:, 0].tolist()
@@ -291,17 +290,13 @@ def explain_tag(model: Any, source: Any, target: str | None = None, at: None = N
     return explain_scores(model, batch, rows, scores, title, {}, probabilities, chart_title=chart_title)
 
 
-def explain_qa(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+def explain_qa(model: Any, source: Any, target: str | None, at: None) -> Explanation:
     """Explain start and end of the predicted answer. `target`: the context, if `source` contains only the question."""
     item = source if target is None else (source, target)
     answer = model.predict(item)
-    if isinstance(item, str):  # an input that `predict` has accepted
-        question, tab, context = item.partition("\t")
-        item = (question, context) if tab else json.loads(item)
-    question, context = (item["question"], item["context"]) if isinstance(item, dict) else item
-    question, value = question.strip(), str(answer.value)
+    sample, value = model.objective.parse_input(item, model.spec.options), str(answer.value)
     answers, starts = ((value,), (answer.extra["start"],)) if value else ((), ())
-    encoded = encode_sample(model, QASample(question, context, answers, starts, bool(value)))
+    encoded = encode_samples(model, [QASample(sample.question, sample.context, answers, starts, bool(value))])
     spans = [row_batch(model, encoded, row).labels[0].tolist() for row in range(len(encoded))]
     if value:
         row = next((row for row, span in enumerate(spans) if any(span)), 0)
@@ -319,12 +314,12 @@ def explain_qa(model: Any, source: Any, target: str | None = None, at: None = No
     facts = {"prediction": format_confidence(prediction, answer.score[0])}
     if len(encoded) > 1:
         facts["window"] = f"{row + 1} of {len(encoded)}"
-    title = f"{join_titles(question)} → {label(prediction, 72)}"
+    title = f"{join_titles(sample.question)} → {label(prediction, 72)}"
     batch, rows = row_batch(model, encoded, row), [_window(encoded, row)]
     return explain_scores(model, batch, rows, scores, title, facts, probabilities, chart_title="Answer probabilities")
 
 
-def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+def explain_mlm(model: Any, source: Any, target: str | None, at: None) -> Explanation:
     """Explain the most likely token for each mask token, or the token `target`."""
     answer = model.predict(source)
     text, config = model.require_tokenizer(), model.config
@@ -357,13 +352,6 @@ def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = N
 
 
 # -- functions shared by the tasks
-
-
-def encode_sample(model: Model, sample: Any) -> Encoded:
-    """One sample, encoded by the objective of the model."""
-    context = EncodingContext(model.require_tokenizer(), options=model.spec.options)
-    encoded: Encoded = model.objective.encode([sample], model.config, context)
-    return encoded
 
 
 def row_batch(model: Model, encoded: Encoded, row: int = 0) -> Any:

@@ -86,7 +86,7 @@ NO_ATTENTION_NOTE = (
 )
 
 
-def explain_translation(model: Model, source: str, target: str | None = None, at: None = None) -> Explanation:
+def explain_translation(model: Model, source: str, target: str | None, at: None) -> Explanation:
     """Translate (unless `target` is given), then run the model on source and translation with attention recording."""
     if not source.strip():
         raise RegardError("Nothing to explain: the input is empty.")
@@ -145,7 +145,7 @@ MAX_MAP_TOKENS = 96  # Limit of tokens per map, so that labels stay readable.
 TOP_K = 5  # Alternatives listed per token.
 
 
-def explain_lm(model: Model, source: str, target: str | None = None, at: None = None) -> Explanation:
+def explain_lm(model: Model, source: str, target: str | None, at: None) -> Explanation:
     """Explain the likelihood of a text, or of `target` after the prompt `source`."""
     text, config = model.require_tokenizer(), model.config
     prompt, continuation = text.encode([source, target or ""])

@@ -368,11 +368,10 @@ class Objective:
     def predict(self, model: Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Predictions in input order. Input i has the random stream `first + i`. This method is for objectives whose
         predictions are computed from encoded samples."""
-        context = EncodingContext(model.require_tokenizer(), options=model.spec.options)
-        encoded = self.encode([self._parse_input(item, context.options) for item in inputs], model.config, context)
+        encoded = encode_samples(model, [self.parse_input(item, model.spec.options) for item in inputs])
         return with_act_steps(model, encoded, self._predictions(model, encoded, decode))
 
-    def _parse_input(self, item: Any, options: HeadOptions) -> Any:
+    def parse_input(self, item: Any, options: HeadOptions) -> Any:
         """Sample of one input."""
         raise NotImplementedError
 
@@ -423,6 +422,13 @@ def require_head(model: Model) -> Any:
             f"regard train {model.task.name} --data {files} --model {model.spec.source or 'FOLDER'} --out RUN"
         )
     return model.head
+
+
+def encode_samples(model: Model, samples: Sequence[Any]) -> Encoded:
+    """Samples encoded with the tokenizer and the options of the model."""
+    context = EncodingContext(model.require_tokenizer(), options=model.spec.options)
+    encoded: Encoded = model.objective.encode(samples, model.config, context)
+    return encoded
 
 
 def map_rows(model: Model, encoded: Encoded, function: Callable[[Batch], Any]) -> list[Any]:

@@ -77,7 +77,7 @@ class Choose(base.Objective):
             model, labels, output, (torch.where(asked, losses, 0.0).sum(), asked.sum()), terms
         )
 
-    def _parse_input(self, item: Any, options: base.HeadOptions) -> ChoiceSample:
+    def parse_input(self, item: Any, options: base.HeadOptions) -> ChoiceSample:
         """A question: {"context": …, "question": …, "choices": […]}, a dict or JSON."""
         if isinstance(item, ChoiceSample):
             return item
@@ -96,8 +96,7 @@ class Choose(base.Objective):
 
     def rank(self, model: base.Model, prompt: str, choices: Sequence[str]) -> Prediction:
         """Prediction for one context."""
-        question = _make_question(prompt, "", choices)
-        encoded = self.encode([question], model.config, base.EncodingContext(model.require_tokenizer()))
+        encoded = base.encode_samples(model, [_make_question(prompt, "", choices)])
         return self._predictions(model, encoded, model.spec.decode)[0]
 
     def _predictions(self, model: base.Model, encoded: base.Encoded, decode: DecodeSettings) -> list[Prediction]:

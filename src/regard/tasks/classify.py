@@ -179,7 +179,7 @@ class Classify(base.Objective):
         base.require_head(model)
         return super().predict(model, inputs, decode, first)
 
-    def _parse_input(self, item: Any, options: base.HeadOptions) -> LabeledText:
+    def parse_input(self, item: Any, options: base.HeadOptions) -> LabeledText:
         if isinstance(item, str):
             first, tab, second = item.partition("\t") if options.pair_order else (item, "", "")
             parts = [first, second] if tab else [item]

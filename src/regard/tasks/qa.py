@@ -91,7 +91,7 @@ class QuestionAnswering(WindowObjective):
             sums, own = logits.logsumexp(1), logits.gather(1, targets[:, None])[:, 0]
         return base.add_act_cost(model, (torch.where(asked, (sums - own).mean(-1), 0.0).sum(), asked.sum()), states)
 
-    def _parse_input(self, item: Any, options: base.HeadOptions) -> QASample:
+    def parse_input(self, item: Any, options: base.HeadOptions) -> QASample:
         """A question with its context: (question, context), {"question": …, "context": …} or "question<tab>context"."""
         if isinstance(item, QASample):
             return item

@@ -93,7 +93,7 @@ class Tag(modality.WindowObjective):
         loss = cross_entropy(base.require_head(model)(states.sequence), batch.labels, terms.smoothing)
         return base.add_act_cost(model, loss, states)
 
-    def _parse_input(self, item: Any, options: base.HeadOptions) -> TaggedSentence:
+    def parse_input(self, item: Any, options: base.HeadOptions) -> TaggedSentence:
         """A sentence, given as text or as words (a list or tuple)."""
         words = WORD_PATTERN.findall(item) if isinstance(item, str) else list(item)
         if not words or not all(isinstance(word, str) and word.strip() for word in words):
