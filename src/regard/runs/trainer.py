@@ -324,7 +324,7 @@ class Trainer:
         valid = self.prepared.valid
         sums = validation_loss(model, valid, self.settings)
         scores, answers = self.objective.evaluate(model, valid, EvalSpec(decode, self.settings.data, sums))
-        pictures = self.objective.save_figures(folder, valid.samples, answers)
+        pictures = self.objective.save_figures(folder, valid.samples, answers) if answers else []
         write_json(folder / "regard.json", {**self.folder.read_metadata(), "best": self.best, "scores": scores})
         write_card(self.folder, self.task, valid.samples, answers, pictures)
         shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))

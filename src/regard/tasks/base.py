@@ -406,7 +406,7 @@ class Objective:
         return "".join(f"    {name}: {' ⏎ '.join(str(value).splitlines())}\n" for name, value in rows)
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        """Save figures of the predictions to the run folder, and return the file names."""
+        """Save figures of at least one prediction to the run folder, and return the file names."""
         return []
 
 

@@ -243,7 +243,7 @@ class Caption(base.Objective):
             (read_sample_image(samples[number], 320), str(predictions[number].value), samples[number].captions[0])
             for number in chosen
         ]
-        return [draw_captions(shown, folder / "captions.png").name] if shown else []
+        return [draw_captions(shown, folder / "captions.png").name]
 
 
 def caption_scores(predictions: Sequence[str], references: Sequence[Sequence[str]], data: DataSettings) -> base.Scores:

@@ -266,9 +266,7 @@ class Classify(base.Objective):
         return scores, predictions
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        labels = tuple(predictions[0].extra["probabilities"]) if predictions else ()
-        if len(labels) < 2:
-            return []
+        labels = tuple(predictions[0].extra["probabilities"])
         several, targets = isinstance(predictions[0].value, list), list(map(sample_labels, samples))
         metrics = self._class_metrics(labels, targets, list(map(predicted_labels, predictions)), several)
         return [metrics.save_figure(folder / "classes.png").name]

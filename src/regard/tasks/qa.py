@@ -146,8 +146,6 @@ class QuestionAnswering(WindowObjective):
         return scores, predictions
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        if not predictions:
-            return []
         *bars, overall = question_word_scores(samples, predictions)
         return [draw_per_label(bars, overall, "questions", folder / "questions.png").name]
 

@@ -42,14 +42,6 @@ class Segment(DenseObjective):
     class_unit: ClassVar[str]  # noun for one class: pixel or point
     max_figures: ClassVar[int]  # maximum number of validation samples in the figure
 
-    def __init__(self, task: Any) -> None:
-        super().__init__(task)
-        self.options = SegmentOptions(self._class_file)
-
-    def _class_file(self, sample: Any) -> ClassMap | None:
-        """Classes in a file next to the target of a sample."""
-        raise NotImplementedError
-
     def _require_classes(self, options: base.HeadOptions) -> None:
         if len(options.labels) < 2:
             where = "masks" if self.task.input == "image" else "point clouds"
@@ -108,13 +100,14 @@ def segment(task: Task) -> Segment:
 class SegmentOptions(base.OptionRules):
     """Classes, and their values in masks or point labels if these differ from the class indices."""
 
-    class_file: Callable[[Any], ClassMap | None]  # classes in a file next to the target of a sample
+    class_file: Callable[[str], ClassMap | None]  # classes in a file next to the file of the targets
+    target: str  # attribute of a sample with the file of the targets
 
     def fit(self, options: base.HeadOptions, samples: Sequence[Any], data: DataSettings) -> base.HeadOptions:
         labels = options.labels
         if all(label.lstrip("-").isdigit() for label in labels):  # names are in order, numbers are not
             labels = infer_classes(value for value in map(int, labels) if value >= 0).names
-        file = self.class_file(samples[0]) if samples else None
+        file = self.class_file(getattr(samples[0], self.target)) if samples else None
         value = {} if file is None else dict(zip(file.names, file.values, strict=True))
         numbers = tuple(value.get(label, -1) for label in labels)
         plain = numbers == tuple(range(len(numbers))) or min(numbers, default=-1) < 0
@@ -136,12 +129,10 @@ def class_values(options: base.HeadOptions) -> np.ndarray:
 class SegmentImages(MapObjective, Segment):
     """Masks of images: a class per pixel."""
 
+    options = SegmentOptions(file_classes, "target")
     classes_key, class_unit, max_figures = "mask", "pixel", 6
     map_dtype = np.uint8
     unknown_value, unknown_message = float(VOID), "every pixel is void"
-
-    def _class_file(self, sample: ImageSample) -> ClassMap | None:
-        return file_classes(sample.target)
 
     def _read_map(self, source: str | bytes, context: base.EncodingContext) -> np.ndarray:
         """(H, W) class indices in the order of the labels, or `VOID`."""
@@ -203,8 +194,7 @@ class SegmentImages(MapObjective, Segment):
             yield {"mask": mask, "image": picture}, target
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        if not (rows := figure_samples(samples, predictions, "mask")):
-            return []
+        rows = figure_samples(samples, predictions, "mask")
         return [draw_segmentations(rows, predictions[0].extra["labels"], folder / "masks.png").name]
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:

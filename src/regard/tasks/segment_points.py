@@ -31,7 +31,7 @@ from regard.tasks import base
 from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
 from regard.tasks.modality import points as modality
 from regard.tasks.modality.base import readable_batch, sample_ids
-from regard.tasks.segment import Segment
+from regard.tasks.segment import Segment, SegmentOptions
 from regard.types import IGNORE, Batch, BodyOutput, Prediction
 
 PAGE_NOTE = "Predicted class of each point. Hover over a point for its confidence."
@@ -43,11 +43,9 @@ class SegmentPoints(Segment):
 
     fields = ("cloud",)
     modality_options: ClassVar[Any] = {"points": {"count": 4096, "frame": "floor", "max_inputs": 1}}
+    options = SegmentOptions(cloud_classes, "source")
     classes_key, class_unit, max_figures = "classes", "point", 3
     unknown_value, unknown_message, target_unit = IGNORE, "no point has a label", "point clouds"
-
-    def _class_file(self, sample: CloudSample) -> ClassMap | None:
-        return cloud_classes(sample.source)
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         self.modality.adapt_processor(self.modality.initial_processor, config, data)
@@ -134,7 +132,7 @@ class SegmentPoints(Segment):
             for sample, one in zip(samples, predictions, strict=False)
             if "reference" in one.extra
         ]
-        return [draw_clouds(clouds, folder / "clouds.png").name] if clouds else []
+        return [draw_clouds(clouds, folder / "clouds.png").name]
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Point cloud with a label and color per point, and an interactive page."""

@@ -135,8 +135,6 @@ class Tag(modality.WindowObjective):
         return {**metrics.scores(), "samples": len(predictions), **tables}, predictions
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        if not predictions:
-            return []
         return [_tagging_metrics(samples, predictions).save_figure(folder / "tags.png").name]
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
