@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -61,16 +59,6 @@ def test_an_epoch_has_each_token_once_except_for_incomplete_micro_batches() -> N
     assert share.min() > 0.93 and share.max() <= 1  # uniformly, including the first and the last token of each document
     alone = FixedWindows(LONG, 16, 16, seed=3)
     assert all(sorted(labels(alone.epoch(epoch))) == said(LONG) for epoch in range(20))
-
-
-def test_window_offsets_change_each_epoch_and_are_a_function_of_seed_and_epoch() -> None:
-    variable = (partial(VariableWindows, packed=packed) for packed in (True, False))
-    for kind in (FixedWindows, *variable):
-        one, again, other = (kind(LONG, 16, 64, seed) for seed in (3, 3, 4))
-        starts = [sorted(np.concatenate(one.epoch(epoch))[:, 0].tolist()) for epoch in range(3)]
-        assert starts[0] != starts[1] != starts[2] != starts[0]
-        assert all(np.array_equal(a, b) for a, b in zip(one.epoch(7), again.epoch(7), strict=True))
-        assert starts[0] != sorted(np.concatenate(other.epoch(0))[:, 0].tolist())
 
 
 def test_a_few_short_stretches_leave_a_corpus_its_windows() -> None:
