@@ -92,43 +92,46 @@ def touch(*names: str) -> None:
         Path(name).write_text("a\tb\n")
 
 
-def test_a_pattern_matches_its_files_in_sorted_order(folder: Path) -> None:
-    touch("b.tsv", "a.tsv", "c.csv", ".hidden.tsv", "deep/er/d.tsv", "deep/e.tsv")
+FILES = (
+    "b.tsv a.tsv c.csv .hidden.tsv deep/er/d.tsv deep/e.tsv b.en a.en a.de b.de en/x/1.txt de/x/1.txt en/2.txt de/2.txt"
+)
+NAMED = "[a].tsv a.tsv x*.tsv xy.tsv set_[new]/b.tsv [a].en [a].de n/b.tsv"
+"""Files whose names are patterns."""
+
+
+@pytest.mark.parametrize(("files", "pattern", "expected"), [
+    (FILES, "*.tsv", "a.tsv b.tsv"), (FILES, "c.csv [!a].tsv ?.tsv", "c.csv b.tsv a.tsv b.tsv"),
+    (FILES, "**/*.tsv", "a.tsv b.tsv deep/e.tsv deep/er/d.tsv"),
+    (FILES, "HERE/d*/**/*.tsv", "HERE/deep/e.tsv HERE/deep/er/d.tsv"),
+    (FILES, "*.en:*.de", "a.en:a.de b.en:b.de"), (FILES, "en/**/*.txt:de/**/*.txt", "en/2.txt:de/2.txt en/x/1.txt:de/x/1.txt"),
+    (FILES, "HERE/[ab].en:HERE/[ab].de", "HERE/a.en:HERE/a.de HERE/b.en:HERE/b.de"), (FILES, "a.en:a.d?", "a.en:a.de"),
+    # a name that exists wins over the pattern
+    (NAMED, "[a].tsv x*.tsv", "[a].tsv x*.tsv"), (NAMED, "[a].en:[a].de", "[a].en:[a].de"),
+    (NAMED, "set_[new]/*.tsv", "set_[new]/b.tsv"), (NAMED, "[n]/*.tsv", "n/b.tsv"), (NAMED, "missing.tsv", "missing.tsv"),
+])  # fmt: skip
+def test_a_pattern_is_its_files_in_sorted_order_and_two_are_paired_by_their_wildcards(
+    files: str, pattern: str, expected: str, folder: Path
+) -> None:
+    touch(*files.split())
     Path("f.tsv").mkdir()
-    assert expand_patterns("*.tsv") == ["a.tsv", "b.tsv"]
-    assert expand_patterns(["c.csv", "[!a].tsv", "?.tsv"]) == ["c.csv", "b.tsv", "a.tsv", "b.tsv"]
-    assert expand_patterns("**/*.tsv") == ["a.tsv", "b.tsv", "deep/e.tsv", "deep/er/d.tsv"]
-    assert expand_patterns(str(folder / "d*/**/*.tsv")) == [str(folder / "deep/e.tsv"), str(folder / "deep/er/d.tsv")]
+    asked, right = ([name.replace("HERE", str(folder)) for name in words.split()] for words in (pattern, expected))
+    assert expand_patterns(asked) == right
+
+
+def test_patterns_are_read_stored_as_files_and_refused_without_a_partner(folder: Path) -> None:
+    touch("b.tsv", "a.tsv", "deep/e.tsv", "a.en", "a.de", "b.en", "b.de")
     assert read("pairs", "*.tsv", "deep/*.tsv") == [("a", "b")] * 3
+    assert read("pairs", "*.en:*.de") == [("a\tb", "a\tb")] * 2
     assert complaint("pairs", "*.jsonl").startswith("*.jsonl: no file matches this pattern.")
-    assert "no file matches" in complaint("pairs", "*.en:*.de")
+    assert "no file matches" in complaint("pairs", "*.x:*.y")
     task = find_task("translate")  # a run stores the files instead of the pattern
     assert expand_paths(task, Path("*.tsv")) == (str(folder / "a.tsv"), str(folder / "b.tsv"))
     assert expand_paths(task, expand_paths(task, "*.tsv")) == expand_paths(task, "*.tsv")
-    touch("a.en", "a.de")
-    assert expand_paths(task, ["*.en:*.de", "b.tsv"]) == (f"{folder}/a.en:{folder}/a.de", str(folder / "b.tsv"))
-
-
-def test_a_name_that_exists_wins_over_the_pattern(folder: Path) -> None:
-    touch("[a].tsv", "a.tsv", "x*.tsv", "xy.tsv", "set [new]/b.tsv", "[a].en", "[a].de", "n/b.tsv")
-    assert expand_patterns(["[a].tsv", "x*.tsv"]) == ["[a].tsv", "x*.tsv"]
-    assert expand_patterns("[a].en:[a].de") == ["[a].en:[a].de"]
-    assert expand_patterns("set [new]/*.tsv") == ["set [new]/b.tsv"]
-    assert expand_patterns("[n]/*.tsv") == ["n/b.tsv"]
-    assert expand_patterns("missing.tsv") == ["missing.tsv"]
-
-
-def test_two_patterns_are_paired_by_their_wildcards(folder: Path) -> None:
-    touch("b.en", "a.en", "a.de", "b.de", "en/x/1.txt", "de/x/1.txt", "en/2.txt", "de/2.txt")
-    assert expand_patterns("*.en:*.de") == ["a.en:a.de", "b.en:b.de"]
-    assert expand_patterns("en/**/*.txt:de/**/*.txt") == ["en/2.txt:de/2.txt", "en/x/1.txt:de/x/1.txt"]
-    assert read("pairs", "*.en:*.de") == [("a\tb", "a\tb")] * 2
-    assert expand_patterns(f"{folder}/[ab].en:{folder}/[ab].de")[0] == f"{folder}/a.en:{folder}/a.de"
+    assert expand_paths(task, ["[a].en:[a].de", "b.tsv"]) == (f"{folder}/a.en:{folder}/a.de", str(folder / "b.tsv"))
     touch("c.en")
     message = complaint("pairs", "*.en:*.de")
     assert message.startswith("c.en: no matching file: '*.de' matches no file with 'c'")
     assert "Files left of the colon: 3, right of the colon: 2." in message
     assert "no matching file" in complaint("pairs", "a.en:*.de")
-    assert expand_patterns("a.en:a.d?") == ["a.en:a.de"]
     Path("c.en").rename("d.de")
     assert complaint("pairs", "*.en:*.de").startswith("d.de: no matching file: '*.en' matches no file with 'd'")

@@ -7,25 +7,14 @@ import random
 import numpy as np
 import pytest
 
+from data_files import refused
 from regard.data.text.qa import QASample
 from regard.errors import RegardError
-from regard.tasks.metrics.squad import best_threshold, normalize_answer, squad_scores
+from regard.tasks.metrics.squad import normalize_answer, squad_scores
 
 
 def asked(*answers: str) -> QASample:
     return QASample("?", "…", answers, (0,) * len(answers), bool(answers))
-
-
-def test_scores_beyond_the_threshold_give_no_answer() -> None:
-    spans = [asked("Paris"), asked("1889"), asked(), asked()]
-    said, doubts = ["Paris", "1889", "tower", "tower"], [-3.0, 1.0, 0.5, 2.0]
-    found = squad_scores(spans, said, doubts)
-    assert [found[f"{kind}exact_match"] for kind in ("", "unanswerable_", "answerable_")] == [75, 100, 50]
-    assert (found["best_exact_match"], found["best_exact_match_threshold"]) == (75, -1.25)
-    assert squad_scores(spans, said, doubts, threshold=1.0)["exact_match"] == 75
-    assert squad_scores(spans, said, doubts, threshold=9.0)["exact_match"] == 50
-    never = squad_scores([asked("a b"), asked(), asked()], ["x", "y", "z"], [-5.0, -7.0, -6.0])
-    assert never["best_f1"] == pytest.approx(200 / 3) and never["best_f1_threshold"] < -7.0
 
 
 def words(text: str) -> list[str]:
@@ -84,32 +73,23 @@ def test_measures_follow_the_rules_on_any_texts() -> None:
             assert squad_scores(spans, said, doubts, best)[name] == pytest.approx(found[f"best_{name}"])
 
 
-def test_a_threshold_never_divides_equal_doubts() -> None:
-    scores, possible = np.array([1.0, 0.0, 1.0]), np.array([True, False, True])
-    assert best_threshold(scores, [2.0, 2.0, 2.0], possible) == (pytest.approx(2 / 3), 2.5)
+CLOSE = [(1.234, 3.0), (1.2341, 1.2342), (1.0, np.nextafter(1.0, 2.0)), (-7e5, 1e-9)]
 
 
-@pytest.mark.parametrize("doubts", [(1.234, 3.0), (1.2341, 1.2342), (1.0, np.nextafter(1.0, 2.0)), (-7e5, 1e-9)])
-def test_scores_at_the_reported_best_threshold_are_correct(doubts: tuple[float, float]) -> None:
-    spans, said = [asked("Paris"), asked()], ["Paris", "Paris"]
-    found = squad_scores(spans, said, doubts)
-    assert found["best_exact_match"] == 100
-    assert squad_scores(spans, said, doubts, found["best_exact_match_threshold"])["exact_match"] == 100
-
-
-def test_an_empty_answer_is_wrong_if_every_question_has_an_answer() -> None:
-    spans = [asked("Paris"), asked("1889")]
-    found = squad_scores(spans, ["Paris", "1889"], [5.0, -1.0])
-    assert found["exact_match"] == found["f1"] == found["answerable_f1"] == 50
-    best = squad_scores(spans, ["Paris", "1889"], [5.0, -1.0], found["best_f1_threshold"])
-    assert best["f1"] == found["best_f1"] == 100
+def test_the_reported_best_threshold_gives_the_best_score() -> None:
+    no_answer = [([asked("Paris"), asked()], ["Paris"] * 2, doubts) for doubts in CLOSE]
+    all_answers = ([asked("Paris"), asked("1889")], ["Paris", "1889"], (5.0, -1.0))
+    for spans, said, doubts in (*no_answer, all_answers):
+        found = squad_scores(spans, said, doubts)
+        assert found["best_exact_match"] == 100
+        assert squad_scores(spans, said, doubts, found["best_exact_match_threshold"])["exact_match"] == 100
+    assert found["exact_match"] == found["f1"] == found["answerable_f1"] == 50  # an empty answer is wrong
+    never = squad_scores([asked("a b"), asked(), asked()], ["x", "y", "z"], [-5.0, -7.0, -6.0])
+    assert never["best_f1"] == pytest.approx(200 / 3) and never["best_f1_threshold"] < -7.0
 
 
 def test_invalid_predictions_are_refused() -> None:
-    with pytest.raises(RegardError, match="questions"):
-        squad_scores([asked("x")], [])
-    with pytest.raises(RegardError, match="questions"):
-        squad_scores([], [])
-    with pytest.raises(RegardError, match="NaN"):
-        squad_scores([asked("x"), asked()], ["x", ""], [0.0, float("nan")])
+    refused("questions", squad_scores, [asked("x")], [], error=RegardError)
+    refused("questions", squad_scores, [], [], error=RegardError)
+    refused("NaN", squad_scores, [asked("x"), asked()], ["x", ""], [0.0, float("nan")], error=RegardError)
     assert normalize_answer("A man, a plan: the canal") == "man plan canal"

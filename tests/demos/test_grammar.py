@@ -10,42 +10,26 @@ CHECKSUM = "5cff9eaf42cd0a82dbc73cc61d9e9e94b2b1e1b7ef718c4e495642885c602207"
 
 KNOWN = {
     # articles, case and gender
-    "the cat danced": "die Katze tanzte",
     "the man sees the chair now": "der Mann sieht jetzt den Stuhl",
     "a child found an apple": "ein Kind fand einen Apfel",
-    "the girls sing": "die Mädchen singen",
-    "horses run": "Pferde laufen",
     # adjective inflection
     "a small doctor bought a blue chair": "ein kleiner Arzt kaufte einen blauen Stuhl",
-    "the old man bought flowers in summer": "der alte Mann kaufte im Sommer Blumen",
     "the man sees the hungry girl": "der Mann sieht das hungrige Mädchen",
-    "tired men run": "müde Männer laufen",
     # tenses, with the participle, infinitive or particle last
     "he has drawn a coat": "er hat einen Mantel gezeichnet",
-    "we have swum": "wir sind geschwommen",
     "she wants to buy the cat": "sie will die Katze kaufen",
     "they could not see the big apple": "sie konnten den großen Apfel nicht sehen",
     "he invited the men": "er lud die Männer ein",
-    "we phone the girl": "wir rufen das Mädchen an",
-    "she has phoned a man": "sie hat einen Mann angerufen",
     # negation
     "the doctor does not work": "der Arzt arbeitet nicht",
-    "we did not buy the potato yesterday": "wir kauften die Kartoffel gestern nicht",
     "a man did not buy a fresh roll yesterday": "ein Mann kaufte gestern kein frisches Brötchen",
     "no old woman danced": "keine alte Frau tanzte",
-    "she cannot find a flower": "sie kann keine Blume finden",
     "he did not invite the child": "er lud das Kind nicht ein",
     # the verb keeps second place when an adverb leads
     "yesterday the man swam": "gestern schwamm der Mann",
-    "every day they ran": "jeden Tag liefen sie",
-    "she will draw the egg tomorrow": "sie wird morgen das Ei zeichnen",
     # the verb goes last after a conjunction
     "an uncle said that the teacher bought the flowers": "ein Onkel sagte , dass der Lehrer die Blumen kaufte",
-    "the uncles do not believe that he can come": "die Onkel glauben nicht , dass er kommen kann",
-    "she waited although the old aunt phoned kings": "sie wartete , obwohl die alte Tante Könige anrief",
-    "they will sing if a small man invites a doctor": "sie werden singen , wenn ein kleiner Mann einen Arzt einlädt",
     "when the old dog danced , he laughed": "als der alte Hund tanzte , lachte er",
-    "because we come , they do not swim": "weil wir kommen , schwimmen sie nicht",
 }
 
 
