@@ -24,21 +24,10 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/regard"
-SMALL = {
-    "model.width": 32, "model.depth": 1, "model.decoder_depth": 1, "model.ffn_dim": 32, "train.steps": 4,
-    "train.warmup_steps": 2, "train.eval_every": 4, "data.eval_samples": 10, "decode.max_extra_tokens": 2,
-}  # fmt: skip
-"""Settings of the demo for a few seconds of training. The command itself has no options for settings."""
-DEMO = """
-import json, sys
-from regard.cli import main
-from regard.demos.run import TranslateDemo
-
-small = json.loads(sys.argv.pop(1))
-kept = [setting for setting in TranslateDemo.settings if setting.partition("=")[0] not in small]
-TranslateDemo.settings = (*kept, *(f"{name}={value}" for name, value in small.items()))
-main()
-"""
+SMALL = (
+    "model.width=32", "model.depth=1", "model.decoder_depth=1", "model.ffn_dim=32", "train.steps=4", "train.warmup_steps=2",
+    "train.eval_every=4", "data.vocab_size=300", "decode.max_extra_tokens=2",
+)  # fmt: skip
 WHERE = """
 import importlib.metadata, json, sys
 import regard
@@ -144,13 +133,12 @@ def test_regard_is_imported_from_the_wheel_with_its_lists_and_checks(installed: 
     assert (report["task"], report["errors"]) == ("translate", 0)
 
 
-def test_demo_prediction_and_page_with_the_installed_program(installed: Installed) -> None:
-    installed.python(DEMO, json.dumps(SMALL), "demo", "--out", "runs/demo")
-    run_folder = installed.folder / "runs/demo"
-    assert (run_folder / "regard.json").is_file() and (run_folder / "demo.json").is_file()
-    row = json.loads(installed.regard("predict", "runs/demo", "the cat danced", "--json"))
-    assert row["input"] == "the cat danced" and "value" in row
-    installed.regard("explain", "runs/demo", "the cat danced", "--out", "page.html")
+def test_training_prediction_and_page_with_the_installed_program(installed: Installed) -> None:
+    (installed.folder / "pairs.tsv").write_text("".join(f"text {i}\tText {i}\n" for i in range(20)), encoding="utf-8")
+    installed.regard("train", "translate", "--data", "pairs.tsv", "--out", "runs/x", "--set", *SMALL)
+    row = json.loads(installed.regard("predict", "runs/x", "text 3", "--json"))
+    assert row["input"] == "text 3" and "value" in row
+    installed.regard("explain", "runs/x", "text 3", "--out", "page.html")
     page = (installed.folder / "page.html").read_text(encoding="utf-8")
     for name in ("page.css", "page.js", "views.js"):
         assert (installed.packages / "regard/draw" / name).read_text(encoding="utf-8") in page

@@ -31,6 +31,7 @@ from regard.tasks.modality.image import check_image_processor, train_processor
 from regard.types import Batch
 from tiny import near, noisy
 from tiny_text_models import headed, train
+from tiny_vision_models import fresh
 
 SMALL = (
     "model.image_size=8", "model.num_colors=6", "model.width=24", "model.depth=2", "model.heads=2", "model.ffn_dim=48",
@@ -120,31 +121,6 @@ def test_a_classifier_fits_its_palette_and_resumes_exactly(place: Path, tmp_path
     assert train_processor(EncodingContext(large)) is large
 
 
-def test_classifiers_with_palettes_equal_transformers(tmp_path: Path) -> None:
-    import transformers
-
-    random = np.random.default_rng(1)
-    config = transformers.ImageGPTConfig(
-        vocab_size=13, n_positions=36, n_embd=16, n_layer=2, n_head=2, id2label={0: "a", 1: "b", 2: "c"},
-        label2id={"a": 0, "b": 1, "c": 2},
-    )  # fmt: skip
-    theirs = noisy(transformers.ImageGPTForImageClassification(config)).eval()
-    theirs.save_pretrained(tmp_path)
-    clusters = random.uniform(-1, 1, (12, 3))
-    processor = transformers.ImageGPTImageProcessor(clusters=clusters, size={"height": 6, "width": 6})
-    processor.save_pretrained(tmp_path)
-    pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in ((6, 6), (9, 20))]
-    ours = regard.load(tmp_path)
-    assert ours.spec.options.labels == ("a", "b", "c")
-    for picture, answer in zip(pictures, ours.predict(pictures), strict=True):
-        right = theirs(**processor(Image.fromarray(picture), return_tensors="pt")).logits
-        near(ours.logits(torch.from_numpy(ours.processor.encode(picture))[None]), right)
-        assert np.allclose(answer.score, right.softmax(-1)[0].detach(), atol=1e-6)
-    Palette(clusters[:11], 6).save(tmp_path)
-    with pytest.raises(RegardError, match="11"):
-        regard.load(tmp_path).predict(pictures)
-
-
 def test_unsupported_augmentations_of_palettes_are_refused(place: Path, tmp_path: Path) -> None:
     for task, setting in (("classify", "data.mixup=0.2"), ("draw", "data.crop_scale=0.5"), ("draw", "data.shift=0.1")):
         with pytest.raises(SettingError, match=setting.partition("=")[0]):
@@ -157,6 +133,10 @@ def test_unsupported_augmentations_of_palettes_are_refused(place: Path, tmp_path
     for reader, config in ((pixels, painter), (colours, seer), (colours, painter)):
         with pytest.raises(RegardError, match=r"does not match the model|palette of 4 colors"):
             check_image_processor(reader, config)
+    model = fresh("imagegpt", "classify")
+    model.processor = Palette(np.zeros((4, 3)), model.processor.side)
+    with pytest.raises(RegardError, match="palette of 4 colors"):
+        model.predict(np.zeros((6, 6, 3), np.uint8))
 
 
 def saved(name: str, folder: Path) -> Path:
