@@ -18,13 +18,14 @@ from rich.console import Console
 
 import regard
 from conftest import rows
+from data_files import refused
 from regard.cli import main
 from regard.data.images.labeled import ImageSample, iterate_images, iterate_unlabeled
 from regard.data.settings import DataSettings
 from regard.data.training_files import describe_empty_rows
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_layer_scores
-from regard.errors import DataError, RegardError, SettingError
+from regard.errors import RegardError, SettingError
 from regard.explain.images import ImageExplanation
 from regard.model import assemble
 from regard.runs import progress
@@ -58,8 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_messages_name_images_entries_and_points(folder: Path) -> None:
     sample = SimpleNamespace(path=str(folder), line=7, source=f"{folder}/a/0.png")
-    with pytest.raises(RegardError, match=r"0\.png"):
-        label_ids([sample], ["a"], ["b"])
+    refused(r"0\.png", label_ids, [sample], ["a"], ["b"], error=RegardError)
     skipped = "note: 1 entry skipped: hidden, no image or without label"
     assert describe_empty_rows(CLASSIFY, 1, "x", 3).startswith(skipped)
     assert "line 3" in describe_empty_rows(find_task("classify"), 1, "x", 3)
@@ -118,14 +118,12 @@ def test_depth_maps_without_known_values_are_reported(folder: Path, tmp_path: Pa
     more["settings"] = [*SIZES, "train.steps=2", "data.valid_fraction=0.3"]
     data = f"{folder}/a:{tmp_path}/depth"
     told = r"depth/\d+\.png: every depth is 0 .* all 5 training maps.* 'regard check depth'"
-    with pytest.raises(DataError, match=told):
-        regard.train("depth", data, **more)
+    refused(told, regard.train, "depth", data, **more)
     assert not (tmp_path / "run").exists()
     shutil.copytree(tmp_path / "depth", tmp_path / "known")
     Image.fromarray(np.full((8, 9), 900, np.uint16)).save(tmp_path / "known" / "10.png")
     known = f"{folder}/a:{tmp_path}/known"
-    with pytest.raises(DataError, match="all 6 validation maps"):
-        regard.train("depth", known, valid=data, **more)
+    refused("all 6 validation maps", regard.train, "depth", known, valid=data, **more)
     (named,) = (finding for finding in check("depth", known).findings if finding.id == "empty_depth_map")
     assert named.severity == "error" and named.count == 5
     assert "/a/0.png  depth map 0.png" in str(named.locations[0])
@@ -191,8 +189,7 @@ def test_a_broken_image_is_skipped_and_many_stop(
     assert not (tmp_path / "b" / "checkpoints").exists()
     for file in sorted(folder.glob("*/*.png"))[:10]:
         file.write_bytes(b"")
-    with pytest.raises(RegardError, match="classify"):
-        train(folder, valid, "c")
+    refused("classify", train, folder, valid, "c", error=RegardError)
 
 
 def test_another_image_replaces_a_broken_one(folder: Path) -> None:
@@ -220,13 +217,10 @@ def test_images_next_to_their_masks_are_not_read_as_classes(names: tuple[str, ..
         for number in range(3):
             Image.new("RGB", (9, 8), (20 * number, 99, 255)).save(tmp_path / "data" / name / f"{number}.png")
     told = rf"expected classes, found data for the task {task} \({', '.join(sorted(names))}\)"
-    with pytest.raises(DataError, match=told):
-        regard.train("classify", data=str(tmp_path / "data"), model="vit-tiny", out=tmp_path / "run")
-    with pytest.raises(DataError, match=told):
-        split_images((str(tmp_path / "data"),), (), (), {}, {}, 10, print)
+    refused(told, regard.train, "classify", data=str(tmp_path / "data"), model="vit-tiny", out=tmp_path / "run")
+    refused(told, split_images, (str(tmp_path / "data"),), (), (), {}, {}, 10, print)
     assert "found data for the task" in str(check("classify", str(tmp_path / "data")))
-    with pytest.raises(DataError, match=f"/{names[0]}"):
-        list(iterate_unlabeled([str(tmp_path / "data")]))
+    refused(f"/{names[0]}", list, iterate_unlabeled([str(tmp_path / "data")]))
     # a third folder makes every folder a class
     shutil.copytree(tmp_path / "data" / names[0], tmp_path / "data" / "table")
     found = [sample for sample in iterate_images([str(tmp_path / "data")]) if isinstance(sample, ImageSample)]

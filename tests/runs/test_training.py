@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 import conftest
 import regard
 from conftest import TINY, TWELVE, Pairs, Trained, checkpoints, facts, rows, same_tensors, stopped_in, train_tiny
+from data_files import refused
 from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, RunError
@@ -140,12 +141,10 @@ def test_resuming_a_finished_run_does_nothing_and_without_a_run_it_starts(
 
 def test_a_run_is_never_overwritten(few: Path, trained: Trained, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in trained.path.rglob("*") if path.is_file()}
-    with pytest.raises(RunError, match=r"already.*--resume"):
-        train_tiny(few, trained.path, "train.steps=1")
+    refused(r"already.*--resume", train_tiny, few, trained.path, "train.steps=1", error=RunError)
     assert {path: path.read_bytes() for path in trained.path.rglob("*") if path.is_file()} == before
     (tmp_path / "mine").write_text("thesis")
-    with pytest.raises(RunError, match="empty"):
-        train_tiny(few, tmp_path, "train.steps=1")
+    refused("empty", train_tiny, few, tmp_path, "train.steps=1", error=RunError)
 
 
 CHANGES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
@@ -174,8 +173,7 @@ def test_data_whose_content_has_changed_is_noticed(changed: str, pairs: Pairs, t
         train_tiny(data, tmp_path / "run", *TWELVE, valid=valid)
     path, kept = files[changed]
     conftest.write_pairs(path, [*kept[:-1], ("a horse ran", "ein Hund lief")])
-    with pytest.raises(RunError, match=f"{changed} data"):
-        train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+    refused(f"{changed} data", train_tiny, (), tmp_path / "run", *TWELVE, resume=True, error=RunError)
 
 
 def test_ctrl_c_and_sigterm_save_and_print_the_resume_command(few: Path, tmp_path: Path) -> None:
@@ -204,8 +202,7 @@ def test_a_nan_loss_stops_the_run_which_resumes_from_before(
         return (total * math.nan if model.training and next(number) == 13 else total), count
 
     monkeypatch.setattr(Translate, "loss", loss)
-    with pytest.raises(RunError, match=r"step 7, micro-batch 2 of 2.*step(-0000000| )4"):
-        train_tiny(few, out, *settings)
+    refused(r"step 7, micro-batch 2 of 2.*step(-0000000| )4", train_tiny, few, out, *settings, error=RunError)
     assert checkpoints(out) == ["step-00000004"] and "NaN" not in (out / "log.jsonl").read_text()
     assert [row["step"] for row in rows(out)] == [0, 1, 3, 4, 6]
     output = train_tiny((), out, *settings, resume=True)
