@@ -287,16 +287,19 @@ def test_the_key_depends_on_content_and_settings_and_not_on_the_path(
         assert (HIT in said) == hit, (data, more)
 
 
-def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(pairs: Pairs, tmp_path: Path) -> None:
-    data = write_pairs(tmp_path / "d.tsv", pairs[:30])
+@pytest.mark.parametrize("changed", ["training", "validation"])
+def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(
+    changed: str, pairs: Pairs, tmp_path: Path
+) -> None:
+    files = {"training": tmp_path / "t.tsv", "validation": tmp_path / "v.tsv"}
+    write_pairs(files["training"], pairs[:26]), write_pairs(files["validation"], pairs[26:30])
     with stopped_in(6):
-        train_tiny(data, tmp_path / "run", *TWELVE)
-    before, content = data.stat(), data.read_bytes()
-    data.write_bytes(content.replace(b"e", b"a"))
-    os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert (data.stat().st_size, data.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    refused("started", train_tiny, (), tmp_path / "run", *TWELVE, resume=True, error=RunError)
-    data.write_bytes(content)
+        train_tiny(files["training"], tmp_path / "run", *TWELVE, valid=str(files["validation"]))
+    before, content = files[changed].stat(), files[changed].read_bytes()
+    files[changed].write_bytes(content.replace(b"e", b"a"))
+    os.utime(files[changed], ns=(before.st_atime_ns, before.st_mtime_ns))
+    refused(f"{changed} data", train_tiny, (), tmp_path / "run", *TWELVE, resume=True, error=RunError)
+    files[changed].write_bytes(content)
     assert "Resuming after step 6" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,38 +93,30 @@ def test_written_scenes_are_images_and_captions(made: dict[str, list[ShapeScene]
     assert len(places["train"].read_text().splitlines()) == 3
 
 
-def test_the_whole_set_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_set_is_written_once_and_again_if_anything_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = {"train": (1, 1, 0, 0, 0), "test": (0, 1, 0, 0, 0)}
-    drawn_parts, asked = scenes.generate_splits, []
+    drawn_parts, asked, write = scenes.generate_splits, [], scenes._write_split
     monkeypatch.setattr(scenes, "SPLIT_SIZES", small)
     monkeypatch.setattr(scenes, "generate_splits", lambda: asked.append(0) or drawn_parts(sizes=small))
-    places = scenes.write_dataset(tmp_path, 40)
-    assert scenes.write_dataset(tmp_path, 40) == places and len(asked) == 1 and set(places) == set(small)
-    scenes.write_dataset(tmp_path, 48)  # another size
-    assert len(asked) == 2 and read_image(str(places["train"].parent / "images/train-00001.png")).shape == (48, 48, 3)
+
+    def counts(size: int, drawn: int, **more: Any) -> list[int]:
+        """Captions of each split; the scenes were drawn so many times since the beginning."""
+        places = scenes.write_dataset(tmp_path, size, **more)
+        assert len(asked) == drawn and read_image(str(tmp_path / "train/images/train-00001.png")).shape[0] == size
+        return [len(place.read_text().splitlines()) for place in places.values()]
+
+    scenes.write_dataset(tmp_path, 40, {"train": drawn_parts(sizes=small)["test"]})  # an incomplete set
+    assert counts(40, 1) == counts(40, 1) == counts(48, 2) == [2, 1]
     for _ in range(2):  # simpler scenes only
-        scenes.write_dataset(tmp_path, 48, max_objects=1)
-        assert [len(place.read_text().splitlines()) for place in places.values()] == [1, 0] and len(asked) == 3
-    scenes.write_dataset(tmp_path, 48)
-    assert [len(place.read_text().splitlines()) for place in places.values()] == [2, 1] and len(asked) == 4
-
-
-def test_damaged_sets_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = scenes.generate_splits(sizes={"train": (1, 1, 0, 0, 0), "test": (0, 1, 0, 0, 0)})
-    monkeypatch.setattr(scenes, "SPLIT_SIZES", dict.fromkeys(small, ()))
-    monkeypatch.setattr(scenes, "generate_splits", lambda: small)
-    scenes.write_dataset(tmp_path, 40, {"train": small["test"]})
-    places = scenes.write_dataset(tmp_path, 40)  # the folder contains an incomplete set
-    assert len(places["train"].read_text().splitlines()) == 2 and places["test"].exists()
-    write = scenes._write_split
-    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
-        broken.setattr(
-            scenes, "_write_split", lambda place, *rest: write(place, *rest) if place.name == "train" else 1 / 0
-        )
-        scenes.write_dataset(tmp_path, 48)  # another size, and an interrupted write
-    scenes.write_dataset(tmp_path, 40)
-    assert read_image(str(places["train"].parent / "images/train-00001.png")).shape == (40, 40, 3)
-    for rubbish in (b'{"seed": 20', b"\xff"):
+        assert counts(48, 3, max_objects=1) == [1, 0]
+    assert counts(48, 4) == [2, 1]
+    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):  # another size, and an interrupted write
+        broken.setattr(scenes, "_write_split", lambda to, *rest: write(to, *rest) if to.name == "train" else 1 / 0)
+        scenes.write_dataset(tmp_path, 40)
+    assert counts(48, 6) == [2, 1]
+    for number, rubbish in enumerate((b'{"seed": 20', b"\xff")):
         (tmp_path / "scenes.json").write_bytes(rubbish)
-        places["test"].unlink()
-        assert scenes.write_dataset(tmp_path, 40) == places and places["test"].exists()
+        (tmp_path / "test/captions.jsonl").unlink()
+        assert counts(48, 7 + number) == [2, 1]

@@ -165,17 +165,6 @@ def test_settings_that_differ_from_the_run_are_refused_by_name(change: str, whol
         train_tiny(arguments.pop("data", ()), whole, *TWELVE, *more, resume=True, **arguments)
 
 
-@pytest.mark.parametrize("changed", ["training", "validation"])
-def test_data_whose_content_has_changed_is_noticed(changed: str, pairs: Pairs, tmp_path: Path) -> None:
-    files = {"training": (tmp_path / "t.tsv", pairs[:20]), "validation": (tmp_path / "v.tsv", pairs[20:24])}
-    data, valid = (str(conftest.write_pairs(*files[name])) for name in files)
-    with stopped_in(6):
-        train_tiny(data, tmp_path / "run", *TWELVE, valid=valid)
-    path, kept = files[changed]
-    conftest.write_pairs(path, [*kept[:-1], ("a horse ran", "ein Hund lief")])
-    refused(f"{changed} data", train_tiny, (), tmp_path / "run", *TWELVE, resume=True, error=RunError)
-
-
 def test_ctrl_c_and_sigterm_save_and_print_the_resume_command(few: Path, tmp_path: Path) -> None:
     run = tmp_path / "my run"
     many = [*TWELVE, "train.steps=100000", "train.eval_every=10", "train.log_every=5"]
