@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.model import Model, ModelSpec, assemble
 from regard.systems import SYSTEMS
 from regard.systems.common.captions import CaptionConfig
+from regard.tasks import find_task
 from regard.types import IGNORE, Batch, DecoderInputs
 from tiny import noise, noisy
 
@@ -47,8 +49,13 @@ def fresh(name: str, eyes: str = "", **changes: Any) -> Any:
     return SYSTEMS[name].build(config_of(name, eyes, **changes))
 
 
+def captioner(name: str, eyes: str = "", seed: int = 1, **changes: Any) -> Model:
+    """A model in float64 and eval mode with random weights, without a tokenizer."""
+    return noisy(assemble(ModelSpec(SYSTEMS[name], config_of(name, eyes, **changes), find_task("caption"))), 0.4, seed)
+
+
 def made(name: str, eyes: str = "", seed: int = 1, **changes: Any) -> Any:
-    return noisy(fresh(name, eyes, **changes), 0.4, seed)
+    return captioner(name, eyes, seed, **changes).body
 
 
 def pictures(rows: int, height: int = 32, width: int = 32, seed: int = 3) -> Tensor:

@@ -17,7 +17,7 @@ from regard.decode.searches import SearchInputs
 from regard.decode.settings import DecodeSettings
 from regard.systems import SYSTEMS
 from regard.types import Batch, DecoderInputs
-from tiny import CASES, TINY, collate, near, noise, tiny
+from tiny import CASES, TINY, collate, near, noise, noisy, tiny
 from tiny_caption_models import USUAL, batch_of, made
 
 GENERATING = [(name, label) for name, label in CASES if hasattr(SYSTEMS[name].build(TINY[name].config), "step")]
@@ -57,6 +57,20 @@ def test_cached_steps_equal_one_pass(name: str, label: str, prompt: int, room: i
     near(ours, right[:, prompt - 1 :], 1e-11)
     assert state.positions.tolist() == [7] * 3
     assert room is None or [tensor.data_ptr() for tensor in state.tensors()] == addresses
+
+
+@pytest.mark.every(2)
+@generating
+def test_steps_in_bfloat16_are_near(name: str, label: str) -> None:
+    body, batch, _ = body_and_batch(name, label)
+    body = noisy(body, 0.1).float()
+    batch = replace(batch, inputs=batch.inputs.float() if batch.inputs.is_floating_point() else batch.inputs)
+    target = torch.randint(3, 20, (3, 3), generator=torch.Generator().manual_seed(9))
+    with torch.no_grad():
+        right = last_logits(body, with_prompt(batch, target))
+        with torch.autocast("cpu", torch.bfloat16):
+            ours = body.step(target[:, 2], body.start(with_prompt(batch, target)))
+    torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.05 * float(right.abs().max()))
 
 
 @pytest.mark.every(3)

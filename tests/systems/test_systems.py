@@ -1,8 +1,10 @@
-"""Properties of every listed system, and more of every system that reads text; for images see test_vision_systems.py."""
+"""Properties of every system: presets, gradients, precision, batches, packing, saving."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ from regard.tasks.base import HeadOptions, LossWeights
 from regard.types import IGNORE, Batch, DecoderInputs
 from tiny import CASES, TINY, gradients, near, noisy, tiny
 from tiny import collate as tiny_collate
+from tiny_caption_models import KINDS, batch_of, captioner
+from tiny_vision_models import ASKED, batch_for
+from tiny_vision_models import made as vision_model
 
 READING = [name for name, system in SYSTEMS.items() if system.modality == "text"]
 PRESETS = [preset for system in SYSTEMS.values() for preset in system.presets]
@@ -31,10 +36,30 @@ systems = pytest.mark.parametrize("name", SYSTEMS)
 reading = pytest.mark.parametrize("name", READING)
 presets = pytest.mark.parametrize("preset", PRESETS)
 cases = pytest.mark.parametrize(("name", "label"), CASES)
+subjects = pytest.mark.parametrize(("name", "label"), [*CASES, *ASKED, *KINDS])
+"""Text systems with their variants, image systems with their tasks, and captioners with their image encoders."""
 
 
 def collate(model: Model, name: str, rows: Any = None, packed: bool = False) -> Batch:
     return tiny_collate(model, TINY[name].samples, rows, packed)
+
+
+def subject(name: str, label: str) -> tuple[Model, Callable[..., Batch]]:
+    """A model with random weights, and a function for batches of all rows or of the given rows."""
+    if name in TINY:
+        model = tiny(name, label)
+        return model, partial(collate, model, name)
+    model = captioner(name, label) if name.startswith("caption") else vision_model(name, label)
+    whole = batch_of((6, 3, 5, 4)) if name.startswith("caption") else batch_for(model, 4)
+
+    def select(rows: Sequence[int] = range(4)) -> Batch:
+        batch = whole.select_rows(torch.tensor(rows))
+        if batch.decoder is None or batch.labels is None:
+            return batch
+        length = int((batch.labels != IGNORE).sum(1).max())
+        return replace(batch, labels=batch.labels[:, :length], decoder=DecoderInputs(batch.decoder.inputs[:, :length]))
+
+    return model, select
 
 
 def lengths_of(batch: Batch) -> Tensor:
@@ -50,9 +75,10 @@ def lengths_of(batch: Batch) -> Tensor:
 
 
 def asked(model: Model, batch: Batch) -> Tensor:
-    """Logits at all labeled positions, row by row."""
+    """Logits at all labeled positions, row by row, or of all pixels."""
     assert batch.labels is not None
-    return model.task.objective.logits(model, batch)[batch.labels != IGNORE]
+    logits = model.task.objective.logits(model, batch)
+    return logits if model.task.name in ("segment", "depth") else logits[batch.labels != IGNORE]
 
 
 # -- the table
@@ -156,31 +182,37 @@ def test_a_small_preset_reads_and_generates_at_once(preset: str) -> None:
 
 # -- training
 
+UNUSED = "body.encoder.blocks.2.attend.inner.far", "body.stages.3.position"
+"""Parameters for the first token, which has no label in tagging, and positions in windows of one patch."""
 
-@cases
+
+@subjects
 def test_the_loss_reaches_every_parameter(name: str, label: str) -> None:
-    model = tiny(name, label)
-    total, count = model.task.objective.loss(model, collate(model, name), LossWeights(0.1))
-    found = gradients(model.body, total)
+    model, batch_of_rows = subject(name, label)
+    model.train(name not in TINY)  # in training, segmentation has an auxiliary head
+    total, count = model.task.objective.loss(model, batch_of_rows(), LossWeights(0.1))
+    found = gradients(model, total)
     reached = {parameter for parameter, gradient in found.items() if bool(gradient.any())}
-    # these parameters serve only the first token, which has no label in tagging
-    unused = {
-        name for name in dict(model.body.named_parameters()) if name.startswith("encoder.blocks.2.attend.inner.far")
-    }
+    learning = {parameter for parameter, tensor in model.named_parameters() if tensor.requires_grad}
     assert int(count) > 0 and bool(total.isfinite()) and all(bool(g.isfinite().all()) for g in found.values())
-    assert {parameter for parameter, _ in model.body.named_parameters()} - reached == unused
+    assert all(parameter.startswith(UNUSED) for parameter in learning - reached)
+    frozen = [parameter for parameter, _ in model.named_parameters() if parameter not in learning]
+    assert all("norm." in parameter or ".skip." in parameter for parameter in frozen)
 
 
 @pytest.mark.every(3)
-@cases
+@subjects
 def test_bfloat16_is_near_to_float32(name: str, label: str) -> None:
-    model = noisy(tiny(name, label), scale=0.1).float()
-    batch = collate(model, name)
+    model, batch_of_rows = subject(name, label)
+    model, batch = noisy(model, scale=0.1).float(), batch_of_rows()
+    batch = replace(batch, inputs=batch.inputs.float() if batch.inputs.is_floating_point() else batch.inputs)
     with torch.no_grad():
         right = asked(model, batch)
         with torch.autocast("cpu", torch.bfloat16):
             ours = asked(model, batch)
-    torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.02)
+        low = asked(model.bfloat16(), batch)  # pixels have the dtype of the weights
+    for found in (ours, low):
+        torch.testing.assert_close(found.float(), right, rtol=0.05, atol=0.02)
 
 
 @pytest.mark.every(3)
@@ -208,13 +240,12 @@ def test_packed_rows_train_as_padded_rows_do(name: str, label: str, smoothing: f
 # -- other rows and padding do not change outputs
 
 
-@cases
+@subjects
 def test_a_batch_equals_its_rows_one_by_one(name: str, label: str) -> None:
-    model = tiny(name, label)
-    rows = range(len(TINY[name].samples))
-    alone = [asked(model, collate(model, name, [row])) for row in rows]
-    near(asked(model, collate(model, name)), torch.cat(alone))
-    near(asked(model, collate(model, name, [3, 0, 3])), torch.cat([alone[3], alone[0], alone[3]]))
+    model, batch_of_rows = subject(name, label)
+    alone = [asked(model, batch_of_rows([row])) for row in range(5 if name in TINY else 4)]
+    near(asked(model, batch_of_rows()), torch.cat(alone), 1e-11)
+    near(asked(model, batch_of_rows([3, 0, 3])), torch.cat([alone[3], alone[0], alone[3]]), 1e-11)
 
 
 def wider(ids: Tensor, lengths: Tensor, more: int, vocabulary: int) -> tuple[Tensor, Tensor]:

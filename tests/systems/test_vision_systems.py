@@ -20,9 +20,8 @@ from regard.tasks.base import HeadOptions
 from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
 from regard.types import Batch
-from tiny import near
-from tiny_vision_models import ASKED, batch_for, fresh, made
 from tiny_vision_models import SIZES as VISION_SIZES
+from tiny_vision_models import batch_for, fresh
 
 NAMES = [name for name, system in SYSTEMS.items() if system.modality == "image"]
 PRESETS = [preset for name in NAMES for preset in SYSTEMS[name].presets]
@@ -128,39 +127,6 @@ def test_dense_heads_find_four_maps(preset: str) -> None:
         return
     maps = config.feature_maps()
     assert len(maps) == 4 and [tap.stride for tap in maps] == sorted(tap.stride for tap in maps)
-
-
-@pytest.mark.parametrize(("name", "task"), ASKED)
-def test_every_parameter_that_may_learn_does_learn(name: str, task: str) -> None:
-    """Otherwise distributed training would wait for missing gradients."""
-    model = fresh(name, task).train()
-    model.task.objective.loss(model, batch_for(model))[0].backward()
-    unread = [place for place, part in model.named_parameters() if part.requires_grad and part.grad is None]
-    assert not unread
-    frozen = [place for place, part in model.named_parameters() if not part.requires_grad]
-    assert all("norm." in place or ".skip." in place for place in frozen)
-
-
-@pytest.mark.parametrize(("name", "task"), ASKED)
-def test_an_image_alone_equals_the_same_image_in_a_batch(name: str, task: str) -> None:
-    model = made(name, task)
-    batch = batch_for(model, 3)
-    together = model.task.objective.logits(model, batch)
-    alone = [model.task.objective.logits(model, Batch(batch.inputs[row : row + 1])) for row in range(3)]
-    near(torch.cat(alone), together, 1e-11)
-
-
-@pytest.mark.parametrize(("name", "task"), ASKED)
-def test_bfloat16_is_near_to_float32(name: str, task: str) -> None:
-    model = fresh(name, task).eval()
-    batch = batch_for(model)
-    with torch.no_grad():
-        right = model.task.objective.logits(model, batch)
-        with torch.autocast("cpu", torch.bfloat16):
-            cast = model.task.objective.logits(model, batch)
-        low = model.bfloat16().task.objective.logits(model, batch)  # pixels have the dtype of the weights
-    for ours in (cast, low):
-        torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.05)
 
 
 def test_unused_last_layers_are_frozen(tmp_path: Path) -> None:

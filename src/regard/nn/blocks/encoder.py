@@ -69,7 +69,7 @@ class EncoderEmbedding(nn.Module):
             types = torch.zeros_like(batch.inputs) if batch.text.token_types is None else batch.text.token_types
             x = x + self.types(types)
         if self.position is not None:
-            x = x + self.position(self.position_ids(batch))
+            x = x + self.position(self.position_ids(batch)).to(x.dtype)
         x = self.dropout(to_autocast_dtype(self.norm(x)))
         return x if self.project is None else self.project(x)
 
