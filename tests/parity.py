@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers.models.modernbert import modeling_modernbert
+from transformers.models.swin import modeling_swin
 
 import regard
 from regard.nn.attention.positions import SinusoidalPosition
@@ -122,6 +124,26 @@ def _double_rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim
 
 modeling_modernbert.ModernBertRotaryEmbedding.forward = _double_angles
 modeling_modernbert.apply_rotary_pos_emb = _double_rotary
+
+
+_swin_attention = modeling_swin.SwinAttention.forward
+
+
+def _swin_attention_of_window(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    self.relative_position_bias.side = math.isqrt(x.shape[1])
+    return _swin_attention(self, x, *args, **kwargs)
+
+
+def _swin_bias(table: Any) -> Tensor:
+    """Windows smaller than the bias table read its center: transformers raises a shape error there."""
+    reach, side = table.window_size[0], table.side
+    row, column = torch.arange(side).repeat_interleave(side), torch.arange(side).repeat(side)
+    down, across = (at[:, None] - at + reach - 1 for at in (row, column))
+    return table.relative_position_bias_table[down * (2 * reach - 1) + across].permute(2, 0, 1)[None]
+
+
+modeling_swin.SwinAttention.forward = _swin_attention_of_window
+modeling_swin.SwinRelativePositionBias.forward = _swin_bias
 
 
 def make_peer(config: str, model: str, scale: float = 0.6, **sizes: Any) -> Any:
@@ -247,6 +269,8 @@ class Case:
     changes: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-11
     logit_bias: bool = False
+    sides: tuple[int, int] | None = None
+    """Height and width of the images; None: those of the config."""
 
     @property
     def family(self) -> str:
@@ -305,8 +329,8 @@ def pair_outputs(case: Case, model: regard.Model, peer: Any) -> tuple[list[Tenso
 
 def pixel_outputs(case: Case, model: regard.Model, peer: Any) -> tuple[list[Tensor], list[Tensor]]:
     side = SIZES[case.family].get("image_size", 40)
-    x = noise(2, model.config.in_channels, side, side, seed=3)
-    right = peer(x)
+    x = noise(2, model.config.in_channels, *(case.sides or (side, side)), seed=3)
+    right = peer(x, interpolate_pos_encoding=True) if case.family == "ViT" else peer(x)
     if "last_hidden_state" in right:
         return [model.states(x).sequence], [right.last_hidden_state]
     return [model.logits(x)], [right.predicted_depth if case.task == "depth" else right.logits]

@@ -69,10 +69,30 @@ CASES = [
     Case("ImageGPTForCausalImageModeling", "draw"), Case("ImageGPTForImageClassification", "classify"),
     Case("ImageGPTForCausalImageModeling", "draw", {"layer_norm_epsilon": 1e-2, "n_head": 2, "resid_pdrop": 0.3}),
 ]  # fmt: skip
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model} {' '.join(case.changes)}".strip())
+SWIN, SMALL = "SwinForImageClassification", {"image_size": 32, "drop_path_rate": 0.0}
+MORE = [  # (36, 4) has as many patches as there are positions, in another shape
+    *(Case("ViTModel", "classify", sides=sides) for sides in ((20, 20), (8, 24), (16, 4), (36, 4))),
+    Case(SWIN, "classify", SMALL), Case(SWIN, "classify", {**SMALL, "window_size": 2}, sides=(32, 32)),
+    Case(SWIN, "classify", SMALL, sides=(57, 43)), Case(SWIN, "classify", {**SMALL, "hidden_act": "relu"}, sides=(43, 90)),
+    Case(SWIN, "classify", {**SMALL, "patch_size": 1, "window_size": 4, "num_channels": 1}, sides=(29, 26)),
+    Case(SWIN, "classify", {**SMALL, "window_size": 7}, sides=(57, 43)),
+    Case(SWIN, "classify", {**SMALL, "patch_size": 4, "window_size": 7}, sides=(57, 43)),
+    Case(SWIN, "classify", {**SMALL, "window_size": 5}, sides=(30, 12)),
+    Case(SWIN, "classify", {**SMALL, "window_size": 4, "depths": [1, 2, 1, 1]}, sides=(5, 3)),
+    Case(SWIN, "classify", {**SMALL, "depths": [1, 1, 1, 1]}, sides=(1, 1)),
+    Case("DPTForDepthEstimation", "depth", {**DEPTH, "readout_type": "add"}, 1e-10),
+    Case("DPTForDepthEstimation", "depth", {**DEPTH, "readout_type": "ignore"}, 1e-10),
+    Case("DPTForSemanticSegmentation", "segment", {**SEGMENT, "use_bias_in_fusion_residual": True}, 1e-10),
+    Case("DPTForSemanticSegmentation", "segment", DEPTH, 1e-10),
+    Case("DPTForSemanticSegmentation", "segment", {**SEGMENT, "use_auxiliary_head": False}, 1e-10),
+]  # fmt: skip
 
 
-@cases
+def cases(given: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", given, ids=lambda case: f"{case.model} {' '.join(case.changes)}".strip())
+
+
+@cases([*CASES, *MORE])
 def test_outputs_and_gradients_equal_transformers(case: Case, tmp_path: Path) -> None:
     peer = case.peer()
     model = load_peer(peer, tmp_path / "peer")
@@ -86,7 +106,7 @@ def test_outputs_and_gradients_equal_transformers(case: Case, tmp_path: Path) ->
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float32])
-@cases
+@cases(CASES)
 def test_checkpoints_are_read_and_written_unchanged(case: Case, dtype: torch.dtype, tmp_path: Path) -> None:
     peer = case.peer().to(dtype)
     model = load_peer(peer, tmp_path / "peer", dtype="stored")

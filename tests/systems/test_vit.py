@@ -47,20 +47,6 @@ def test_a_grid_of_the_trained_size_has_the_trained_positions() -> None:
     assert bare((4, 6)).shape == (1, 24, 6)
 
 
-# -- outputs of transformers
-
-
-@pytest.mark.parametrize("sides", [(20, 20), (8, 24), (16, 4), (36, 4)])
-def test_images_of_other_sizes_have_interpolated_positions(sides: tuple[int, int], tmp_path: Path) -> None:
-    """(36, 4) has as many patches as there are positions, in another shape."""
-    peer = peer_of("ViTModel")
-    model, pixels = load_peer(peer, tmp_path), noise(2, 2, *sides, seed=5)
-    right, found = peer(pixels, interpolate_pos_encoding=True).last_hidden_state, model.states(pixels)
-    near(found.sequence, right)
-    near(found.pooled, right[:, 0])
-    assert_gradients(model, peer, weighted_sum([found.sequence]), weighted_sum([right]), tmp_path / "gradients")
-
-
 # -- feature taps and pooling
 
 
