@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,14 +48,3 @@ def test_image_positions_take_memory_too(name: str, monkeypatch: pytest.MonkeyPa
         row = 4 * depth * config.width * 8 * columns + 3 * 23 * BYTES_PER_LOGIT
         monkeypatch.setattr("regard.decode.search.DEFAULT_BUDGET", 100 * row + row // 2)
         assert max_rows(body, batch, 10, 3) == 100
-
-
-def test_large_vocabularies_and_grids_are_decoded_in_small_chunks() -> None:
-    """80,000 words and 12 beams (Sutskever et al.); 196 positions of 1,024 channels (Xu et al.)."""
-    for vocab_size, per_beam, beams, fewest, most in (
-        (80_000, 8_000, 12, 20, 60),
-        (10_000, 3_600 + 196 * 2_048, 3, 100, 250),
-    ):
-        sizes = StateSizes(vocab_size, per_beam=per_beam)
-        body: Any = SimpleNamespace(state_sizes=lambda _, s=sizes: s, parameters=lambda: [torch.zeros(1)])
-        assert fewest < max_rows(body, Batch(torch.ones(1, 1)), 50, beams) < most

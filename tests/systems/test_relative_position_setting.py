@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import regard
-from conftest import TWELVE, train_tiny
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.model import Model
@@ -21,7 +18,6 @@ from regard.nn.attention.masks import Causal, Dense
 from regard.nn.attention.positions import AttentionPosition, BoundPosition, PositionIds, Rotary, Shaw, T5Bias
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock, transformer_block
 from regard.nn.kernels import dispatch
-from regard.runs.info import info
 from regard.tasks.base import LossWeights
 from regard.types import Batch, DecoderInputs
 from tiny import TINY, collate, gradients, near, noise, noisy, tiny
@@ -119,18 +115,7 @@ def test_shared_terms_of_all_blocks_are_computed_once_per_pass(monkeypatch: pyte
     assert made == ["bucket", "masked_bias", "cos_sin"]
 
 
-# -- text of the user
-
-
-def test_a_run_by_name_trains_predicts_and_explains(few: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    said = train_tiny(few, run, *TWELVE, "model.position_embedding=none", "model.relative_position=t5")
-    model = regard.load(run)
-    assert model.config.relative_position == "t5" and isinstance(model.body.encoder.position, T5Bias)
-    assert model.body.encoder.position.bidirectional and not model.body.decoder.position.bidirectional
-    assert isinstance(model.predict("a cat", num_beams=2).value, str) and "12" in said
-    assert model.explain("a cat").save(tmp_path / "explanation.html").exists()
-    assert any("position" in layer.name for layer in info(str(run)).layers)
+# -- invalid settings
 
 
 def refused(words: str, position: Any, blocks: Any = None) -> None:
