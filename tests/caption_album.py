@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +55,16 @@ def samples(album: Path) -> list[CaptionedImage]:
     return list(TASK.reader.samples([str(album)]))
 
 
-def captioner(texts: Iterator[str] | list[str], **changes: Any) -> Model:
+def captioner(texts: Iterable[str], name: str = "caption-attend", eyes: str = "vit", **changes: Any) -> Model:
     """A captioner with initial weights and a tokenizer trained on the texts."""
-    text, config = (
-        TextTokenizer.train_sentence_bpe(texts, 300),
-        config_of("caption-attend", "vit", **{**SIZES, **changes}),
-    )
+    text, config = TextTokenizer.train_sentence_bpe(texts, 300), config_of(name, eyes, **changes)
     processor = TASK.modality.build_processor(text, config, DataSettings())
     torch.manual_seed(3)
-    return assemble(ModelSpec(SYSTEMS["caption-attend"], TASK.modality.fit_config(config, processor), TASK), processor)
+    return assemble(ModelSpec(SYSTEMS[name], TASK.modality.fit_config(config, processor), TASK), processor)
 
 
 def model(album: Path, **changes: Any) -> Model:
-    return captioner(captions(samples(album)), **changes).double().eval()
+    return captioner(captions(samples(album)), **{**SIZES, **changes}).double().eval()
 
 
 def encoded(album: Path, made: Model, longest: int = 99, data: DataSettings | None = None) -> Any:

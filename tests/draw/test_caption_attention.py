@@ -4,30 +4,52 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from fixed_attention_captioner import Captioner, spotted
+from caption_album import captioner
 from page_data import page_data
-from regard.demos.scenes import ShapeScene, caption, caption_words, generate_splits, render_scene
+from regard.demos.scenes import ShapeScene, caption_words, generate_splits, render_scene
 from regard.draw import panels
 from regard.errors import RegardError
 from regard.explain.captioning import ALL_KINDS, OCCLUSION_GRID, CaptionExplanation, score_by_kind, word_attentions
-from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.explain.images import image_batch
+from regard.model import Model
+from regard.nn.recording import named_attentions, record_attention
+from regard.types import DecoderInputs, Prediction
+from tiny import noisy
 
 GRID = (3, 5)
 RANDOM = np.random.RandomState(1)
-PICTURE = RANDOM.randint(0, 256, (20, 30, 3)).astype(np.uint8)
+PICTURE = RANDOM.randint(0, 256, (24, 40, 3)).astype(np.uint8)
 SENTENCE = "a red dog sees the little cat"
+TEXTS = ["a red star sees the cat above a blue ring"] * 3
+"""The tokenizer of these texts splits "dog" and "little" into several tokens."""
+
+
+def speaker(name: str = "caption-transformer", **changes: Any) -> Model:
+    """A captioner with random weights for images of 24 x 40 pixels."""
+    model = noisy(captioner(TEXTS, name, **{"image_size": 24, **changes}), 0.3)
+    model.processor = replace(model.processor, pixels=replace(model.processor.pixels, size=(24, 40)))
+    return model
 
 
 @pytest.fixture(scope="module")
-def text() -> TextTokenizer:
-    """Tokenizer that splits "dog" and "little" into several tokens."""
-    return TextTokenizer.train_sentence_bpe(["a red star sees the cat above a blue ring"] * 3, 330)
+def found() -> CaptionExplanation:
+    """An explanation with two layers of four heads."""
+    return speaker().explain(PICTURE, SENTENCE)
+
+
+def says(model: Model, ids: list[int]) -> Model:
+    """The model with this prediction for every image."""
+    model.predict = lambda *_, **__: Prediction("", extra={"token_ids": ids})  # type: ignore[method-assign]
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -36,102 +58,100 @@ def scene() -> ShapeScene:
     return generate_splits(sizes=sizes)["train"][0]
 
 
-def tokens_of(text: TextTokenizer, sentence: str) -> list[int]:
-    """Number of tokens per word; words share no token."""
-    return [len(text.encode([word])[0]) for word in sentence.split()]
-
-
-def tables(text: TextTokenizer, *shapes: tuple[int, ...], aside: int = 0) -> list[np.ndarray]:
-    """Random attention weights with the given numbers of heads; () is attention without a head dimension."""
-    steps, places = len(text.encode([SENTENCE])[0]) + 1, GRID[0] * GRID[1] + aside
-    return [RANDOM.dirichlet(np.ones(places), (*shape, steps)) for shape in shapes]
-
-
-def explained(text: TextTokenizer, given: list[np.ndarray], **asked: str) -> CaptionExplanation:
-    return Captioner(SENTENCE, given, GRID, 24, text).explain(PICTURE, **asked)
-
-
-@pytest.mark.parametrize("aside", [0, 1])
-def test_each_word_has_the_attention_weights_of_its_tokens(text: TextTokenizer, aside: int) -> None:
-    # two layers of several heads, and one layer without a head dimension
-    given = tables(text, (2,), (), (3,), aside=aside)
-    found = explained(text, given).attention
-    assert [said.word for said in found.words] == SENTENCE.split()
-    assert [layer.weights.shape for layer in found.layers] == [(n, 7, *GRID) for n in (2, 1, 3)]
-    ends = np.cumsum(tokens_of(text, SENTENCE))
-    assert ends[-1] == len(text.encode([SENTENCE])[0]) > len(ends) == 7
-    for layer, table in zip(found.layers, given, strict=True):
-        table = table.reshape(-1, *table.shape[-2:])[:, :-1, aside:]  # without the end token and the class token
-        for word, steps in enumerate(np.split(np.arange(table.shape[1]), ends[:-1])):
-            right = table[:, steps].mean(1).reshape(-1, *GRID)
-            assert np.abs(layer.weights[:, word] - right).max() < 1e-6
+@pytest.mark.parametrize("name", ["caption-attend", "caption-transformer", "caption-vit"])
+def test_each_word_has_the_attention_weights_and_the_probability_of_its_tokens(name: str) -> None:
+    model = speaker(name)
+    text, explained = model.require_tokenizer(), model.explain(PICTURE, SENTENCE)
+    ids, found = text.encode([SENTENCE])[0], explained.attention
+    counts = [len(text.encode([word])[0]) for word in SENTENCE.split()]
+    assert [said.word for said in found.words] == SENTENCE.split() and sum(counts) == len(ids) > len(counts) == 7
+    batch = image_batch(model, model.require_image_processor().prepare(PICTURE))
+    batch = replace(batch, decoder=DecoderInputs(torch.tensor([[model.config.bos_id, *ids]])))
+    crossing = [place for place in named_attentions(model.body) if place == "align" or place.endswith(".cross")]
+    with record_attention(model.body, crossing) as seen, torch.no_grad():
+        logs = model.body.to_logits(model.body(batch).sequence)[0].log_softmax(-1)
+    words = np.split(np.arange(len(ids)), np.cumsum(counts)[:-1])
+    assert len(found.layers) == len(crossing) == (1 if name == "caption-attend" else 2)
+    for layer, place in zip(found.layers, crossing, strict=True):
+        weights = seen.weights(place)[0, ..., model.body.first_image_position :].numpy()  # without the class token
+        for number, steps in enumerate(words):
+            right = weights[:, steps].mean(1).reshape(-1, *GRID)
+            assert np.abs(layer.weights[:, number] - right).max() < 1e-6
+    for said, steps in zip(found.words, words, strict=True):
+        assert said.probability == pytest.approx(float(logs[steps, np.array(ids)[steps]].sum().exp()), rel=1e-4)
+        assert said.top_k[0][1] == pytest.approx(float(logs[steps[0]].max().exp()), rel=1e-4) and len(said.top_k) == 5
+    assert float(explained.facts["end token probability"]) == pytest.approx(
+        float(logs[-1, model.config.eos_id].exp()), rel=5e-3
+    )
+    assert ("attention outside the image grid" in explained.facts) == (name == "caption-vit")
     means = [layer.weights.mean(0) for layer in found.layers]
-    assert np.allclose(found.maps(), np.mean(means, 0))
-    assert np.allclose(found.maps(3), means[2]) and np.allclose(found.maps(3, 2), found.layers[2].weights[1])
+    assert np.allclose(found.maps(), np.mean(means, 0)) and np.allclose(found.maps(len(means)), means[-1])
     assert np.allclose(found.maps(None, 1), np.mean([layer.weights[0] for layer in found.layers], 0))
-    assert ("attention outside the image grid" in explained(text, given).facts) == bool(aside)
+    assert np.allclose(found.maps(1, 1), found.layers[0].weights[0])
 
 
-def test_words_have_the_probability_of_their_tokens(text: TextTokenizer) -> None:
-    model = Captioner(SENTENCE, tables(text, (2,)), GRID, 24, text)
-    found = model.explain(PICTURE)
-    middle = model.require_image_processor().prepare(PICTURE)[12, 12]
-    sure = np.exp(3 + (middle / 255 * 2 - 1).mean())
-    token = sure / (sure + text.size - 1)
-    for said, many in zip(found.attention.words, tokens_of(text, SENTENCE), strict=True):
-        assert said.probability == pytest.approx(token**many, rel=1e-4)
-        assert said.top_k[0][1] == pytest.approx(token, rel=1e-4) and len(said.top_k) == 5
-    assert found.attention.words[1].top_k[0][0] == "red"
-    assert float(found.facts["end token probability"]) == pytest.approx(token, rel=5e-3)
-
-
-def test_a_caption_that_is_given_is_read(text: TextTokenizer) -> None:
-    found = explained(text, tables(text, (2,)), target=" the cat")
+def test_a_caption_that_is_given_is_read() -> None:
+    model = speaker()
+    found = model.explain(PICTURE, " the cat")
     assert [said.word for said in found.attention.words] == ["the", "cat"]
     assert found.title == "image → the cat"
-    for wrong, told in (("  ", "empty"), ("cat " * 80, "63")):
+    for wrong, told in (("  ", "empty"), ("cat " * 80, "23")):
         with pytest.raises(RegardError, match=told):
-            explained(text, tables(text, (2,)), target=wrong)
-    model = Captioner(SENTENCE, tables(text, (2,)), GRID, 24, text)
+            model.explain(PICTURE, wrong)
     with pytest.raises(RegardError, match="position"):
         model.explain(PICTURE, at=(1, 1))
-    model.said = []
     with pytest.raises(RegardError, match="empty caption"):
-        model.explain(PICTURE)
+        says(model, []).explain(PICTURE)
 
 
-def test_a_truncated_caption_is_explained_as_far_as_it_goes(text: TextTokenizer) -> None:
-    for given in (tables(text, (2,)), []):
-        model = Captioner(SENTENCE, given, GRID, 24, text)
-        whole = model.explain(PICTURE).attention.maps()
-        # the maximum length: the last token is generated without an end token
-        model.config.max_length = model.body.most = len(model.said)
-        found = model.explain(PICTURE)
-        assert [word.word for word in found.attention.words] == SENTENCE.split()
-        assert np.allclose(found.attention.maps(), whole, atol=1e-5)
-        assert "truncated" in found.facts["end token probability"]
+@pytest.mark.parametrize("name", ["caption-transformer", "caption-fixed"])
+def test_a_truncated_caption_is_explained_as_far_as_it_goes(name: str) -> None:
+    ids = speaker(name).require_tokenizer().encode([SENTENCE])[0]
+    whole = speaker(name).explain(PICTURE, SENTENCE).attention.maps()
+    # the maximum length: the last token is generated without an end token
+    found = says(speaker(name, max_length=len(ids)), ids).explain(PICTURE)
+    assert [word.word for word in found.attention.words] == SENTENCE.split()
+    assert np.allclose(found.attention.maps(), whole, atol=1e-5)
+    assert "truncated" in found.facts["end token probability"]
 
 
-def test_without_attention_a_word_is_attributed_to_occluded_patches(text: TextTokenizer) -> None:
-    """The substitute model reads the pixel in the center, which is light on a dark background."""
+def test_without_attention_a_word_is_attributed_to_occluded_patches() -> None:
+    """The decoder reads the pixel in the center only, which is light on a dark background."""
     picture = np.zeros((64, 64, 3), dtype=np.uint8)
     picture[28:37, 28:37] = 255
-    model = Captioner("a red star", [], GRID, 64, text)
-    attention = model.explain(picture).attention
-    right = np.zeros((1, 3, OCCLUSION_GRID, OCCLUSION_GRID))
-    right[..., 3:5, 3:5] = 0.25  # the four patches whose occlusion window contains the pixel
-    assert attention.layers[0].weights.shape == right.shape and attention.method == "occlusion sensitivity"
-    assert len(attention.layers) == 1 and np.allclose(attention.layers[0].weights, right, atol=1e-6)
+    model = speaker("caption-fixed", image_size=64)
+    model.processor = replace(model.processor, pixels=replace(model.processor.pixels, size=(64, 64)))
+    model.body.eyes.pooled = lambda x: x[:, :1, 32, 32].double().expand(-1, 12)
+    attention = model.explain(picture, SENTENCE).attention
+    right = np.zeros((OCCLUSION_GRID, OCCLUSION_GRID))
+    right[3:5, 3:5] = 0.25  # the four patches whose occlusion window contains the pixel
+    assert attention.layers[0].weights.shape == (1, 7, *right.shape) and attention.method == "occlusion sensitivity"
     # patches whose occlusion raises the probability have attribution 0
-    assert not model.explain(255 - picture).attention.layers[0].weights.any()
+    falls = [bool(weights.any()) for weights in attention.layers[0].weights[0]]
+    for weights, fell in zip(attention.layers[0].weights[0], falls, strict=True):
+        assert np.allclose(weights, right * fell, atol=1e-6)
+    assert len(attention.layers) == 1 and len(set(falls)) == 2
+
+
+def spotted(scene: ShapeScene, side: int, grid: tuple[int, int]) -> np.ndarray:
+    """Attention weights, (words, rows, columns): each word attends to its objects."""
+    _, boxes = render_scene(scene, side)
+    rows, columns = np.mgrid[: grid[0], : grid[1]]
+    found = []
+    for word in caption_words(scene.objects):
+        map_ = np.full(grid, 0.02)
+        for number in word.objects:
+            left, top, right, bottom = boxes[number]
+            y, x = (top + bottom) / 2 / side * grid[0] - 0.5, (left + right) / 2 / side * grid[1] - 0.5
+            map_ += np.exp(-((rows - y) ** 2 + (columns - x) ** 2) / 1.2)
+        found.append(map_ / map_.sum())
+    return np.stack(found)
 
 
 def test_attention_to_named_objects_is_scored(scene: ShapeScene) -> None:
-    text = TextTokenizer.train_sentence_bpe([caption(scene.objects)] * 3, 330)
-    picture, boxes = render_scene(scene, 64)
-    model = Captioner(caption(scene.objects), [spotted(scene, 64, (8, 8), 2)], (8, 8), 64, text)
+    _, boxes = render_scene(scene, 64)
     words = [tuple(word) for word in caption_words(scene.objects)]
-    found = score_by_kind(word_attentions(model.explain(picture).attention.maps(), words, boxes, (64, 64)))
+    found = score_by_kind(word_attentions(spotted(scene, 64, (8, 8)), words, boxes, (64, 64)))
     assert set(found) - {ALL_KINDS} <= {"color", "shape", "relation", "size"}
     score = found[ALL_KINDS]
     assert score.num_words == sum(bool(kind) for _, kind, _ in words)
@@ -175,11 +195,10 @@ def test_uniform_attention_is_not_bright_and_the_legend_explains_it(tmp_path: Pa
 # -- sheets, pages and numbers
 
 
-def test_a_sheet_has_an_image_for_each_word(text: TextTokenizer, tmp_path: Path) -> None:
-    found = explained(text, tables(text, (2,), (2,)))
+def test_a_sheet_has_an_image_for_each_word(found: CaptionExplanation, tmp_path: Path) -> None:
     sheet = found.save(tmp_path / "sheet.svg", layer=2, head=1).read_text()
     assert sheet.count("<image") == 7 + 1 + 1  # the image itself and the legend
-    assert all(f">{word}<" in sheet for word in SENTENCE.split()) and "layer 2 of 2, head 1 of 2" in sheet
+    assert all(f">{word}<" in sheet for word in SENTENCE.split()) and "layer 2 of 2, head 1 of 4" in sheet
 
 
 def test_a_sheet_of_many_words_has_several_rows(tmp_path: Path) -> None:
@@ -192,8 +211,7 @@ def test_a_sheet_of_many_words_has_several_rows(tmp_path: Path) -> None:
         assert sheet.width <= 11.5 * 160
 
 
-def test_page_and_numbers_contain_the_weights(text: TextTokenizer, tmp_path: Path) -> None:
-    found = explained(text, tables(text, (2,), (3,)))
+def test_page_and_numbers_contain_the_weights(found: CaptionExplanation, tmp_path: Path) -> None:
     data = page_data(found.save(tmp_path / "page.html"))
     assert data["picture"].startswith("data:image/png;base64,")
     assert data["grid"] == list(GRID) and [word["word"] for word in data["words"]] == SENTENCE.split()
@@ -207,8 +225,7 @@ def test_page_and_numbers_contain_the_weights(text: TextTokenizer, tmp_path: Pat
     assert np.allclose(numbers["weights"]["layer 1"], found.attention.layers[0].weights)
 
 
-def test_layers_and_heads_that_are_not_there_are_refused(text: TextTokenizer, tmp_path: Path) -> None:
-    found = explained(text, tables(text, (2,), (3,)))
-    for layer, head, message in ((3, None, "Layer"), (1, 3, "Head"), (None, 3, "Head")):
+def test_layers_and_heads_that_are_not_there_are_refused(found: CaptionExplanation, tmp_path: Path) -> None:
+    for layer, head, message in ((3, None, "Layer"), (1, 5, "Head"), (None, 5, "Head")):
         with pytest.raises(RegardError, match=message):
             found.save(tmp_path / "sheet.png", layer, head)

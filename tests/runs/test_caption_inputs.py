@@ -14,7 +14,7 @@ from test_captions import place as place
 from test_cli import Cli, Done
 from test_cli import cli as cli
 
-from caption_album import PRESET, SETTINGS, captioner
+from caption_album import PRESET, SETTINGS, SIZES, captioner
 from regard.data.images.captions import read_captions, read_uncaptioned
 from regard.data.text.tables import SkippedRow
 
@@ -29,7 +29,7 @@ ODD: dict[str, tuple[str, tuple[int, int]]] = {
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     """Checkpoint of an untrained model."""
-    return str(captioner(["a red thing"], max_length=4).save(tmp_path / "a model"))
+    return str(captioner(["a red thing"], **{**SIZES, "max_length": 4}).save(tmp_path / "a model"))
 
 
 def named(path: Path) -> list[str]:
