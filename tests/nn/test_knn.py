@@ -12,7 +12,7 @@ from torch import Tensor
 import point_transformer_reference as reference
 from regard.errors import RegardError
 from regard.nn.points import knn as knn_module
-from regard.nn.points.knn import knn, knn_grid, knn_interpolation, limit_duplicates
+from regard.nn.points.knn import knn, knn_grid, knn_interpolation
 from regard.nn.points.packing import CloudSizes, batch_groups, farthest_point_sampling
 from regard.types import Packing
 
@@ -162,11 +162,10 @@ def _all_pairs(x: Tensor, count: int) -> Tensor:
     return (far[..., 0] + far[..., 1] + far[..., 2]).sort(dim=1, stable=True).indices[:, :count]
 
 
-def test_of_many_copies_only_the_first_can_be_neighbors() -> None:
-    x = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 0, 0], [-0.0, 0, 0], [0, 0, 0], [1, 0, 0]])
-    kept = limit_duplicates(x, 2)
-    assert kept is not None and kept.tolist() == [0, 1, 2, 5]
-    assert limit_duplicates(x, 4) is None
+def test_of_many_copies_only_the_first_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 0, 0], [-0.0, 0, 0]]).repeat(100, 1)
+    compared = count_pairs(monkeypatch)
+    assert torch.equal(knn_grid(places, places, 2, 2**16), _all_pairs(places, 2)) and sum(compared) == 2 * 4
 
 
 @pytest.mark.usefixtures("search")

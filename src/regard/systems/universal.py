@@ -16,7 +16,7 @@ from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.decoder import DecoderState
 from regard.nn.blocks.encoder_decoder import EncoderDecoder, Seq2SeqInputs
-from regard.nn.blocks.universal import UniversalOutput, UniversalStack, make_universal_stack
+from regard.nn.blocks.universal import UniversalStack, make_universal_stack
 from regard.systems.common import recipes
 from regard.systems.common.system import System, TargetTokens, presets
 from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig, real_tokens
@@ -62,7 +62,7 @@ class UniversalTransformer(EncoderDecoder):
         """Token embeddings without positions, which are added before each step."""
         return self.dropout(self.tokens(ids))
 
-    def encode(self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()) -> UniversalOutput:
+    def encode(self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()) -> tuple[Any, ...]:
         x, places = self.embed(batch.inputs, inputs.positions), self.position(inputs.positions)
         return self.encoder(x, places, mask=inputs.mask, taps=taps, valid=real_tokens(batch, self.pad))
 
@@ -70,30 +70,27 @@ class UniversalTransformer(EncoderDecoder):
         """Decoder states for `batch.decoder.inputs`; `taps` are encoder steps."""
         sides = Seq2SeqInputs.from_batch(batch, self.max_offset if self.training else 0)
         target, valid = sides.decoder, real_tokens(sides.decoder, self.pad)
-        read = self.encode(batch, sides, taps)
-        ran = self.decoder(
+        context, tapped, read = self.encode(batch, sides, taps)
+        x, _, ran = self.decoder(
             self.embed(target.inputs, sides.decoder_positions),
             self.position(sides.decoder_positions),
-            read.states,
+            context,
             mask=sides.decoder_mask,
             context_mask=sides.cross_mask,
             valid=valid,
         )
-        states = BodyOutput(ran.states, hidden_states=read.taps, cross_states=read.states)
-        if read.act is None or ran.act is None:
+        states = BodyOutput(x, hidden_states=tapped, cross_states=context)
+        if read is None or ran is None:
             return states
-        cost, count = ran.act.ponder_cost(valid if batch.labels is None else batch.labels != IGNORE)
-        spent, tokens = read.act.ponder_cost(read.act.steps > 0)
+        cost, count = ran.ponder_cost(valid if batch.labels is None else batch.labels != IGNORE)
+        spent, tokens = read.ponder_cost(read.steps > 0)
         # the loss is summed over target tokens, so the average cost of the source is multiplied by their number
         penalty = self.act_weight * (cost + spent / tokens.clamp(min=1) * count)
-        return replace(
-            states, act_steps=read.act.steps, aux_losses={"penalty": penalty, "target_ponder": ran.act.steps}
-        )
+        return replace(states, act_steps=read.steps, aux_losses={"penalty": penalty, "target_ponder": ran.steps})
 
     def act_steps(self, batch: Batch) -> Int[Tensor, "B S"] | None:
         """Number of ACT steps of each source token; None without ACT."""
-        act = self.encode(batch, Seq2SeqInputs.from_batch(batch)).act if self.encoder.halting is not None else None
-        return None if act is None else act.steps
+        return None if self.encoder.halting is None else self.encode(batch, Seq2SeqInputs.from_batch(batch))[2].steps
 
     def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
         turn = state.next_step(ids.shape[1])
@@ -102,7 +99,7 @@ class UniversalTransformer(EncoderDecoder):
             if state.position_embeddings is None
             else state.position_embeddings[turn.positions]
         )
-        ran = self.decoder(
+        x, *_ = self.decoder(
             self.embed(ids, turn.positions),
             places,
             mask=turn.masks,
@@ -111,7 +108,7 @@ class UniversalTransformer(EncoderDecoder):
             at=turn.cache_columns,
         )
         state.advance(turn.positions.shape[-1])
-        return ran.states
+        return x
 
 
 DESCRIPTION = "Universal Transformer (2018), shared block, optional adaptive computation time"

@@ -70,14 +70,12 @@ class UniversalEncoder(Body):
         where = position_ids(batch.inputs, batch.packing) if batch.positions is None else batch.positions
         types = torch.zeros_like(batch.inputs) if batch.text.token_types is None else batch.text.token_types
         x = self.dropout(self.tokens(batch.inputs) + self.types(types))  # positions are added before each step
-        ran = self.encoder(x, self.position(where), mask=rule, taps=taps, valid=real_tokens(batch, self.pad))
-        states = BodyOutput(ran.states, first_token_states(ran.states, batch.packing), ran.taps)
-        if ran.act is None:
+        x, tapped, act = self.encoder(x, self.position(where), mask=rule, taps=taps, valid=real_tokens(batch, self.pad))
+        states = BodyOutput(x, first_token_states(x, batch.packing), tapped)
+        if act is None:
             return states
-        spent, tokens = ran.act.ponder_cost(ran.act.steps > 0)
-        return replace(
-            states, act_steps=ran.act.steps, aux_losses={"cost": self.act_weight * spent / tokens.clamp(min=1)}
-        )
+        spent, tokens = act.ponder_cost(act.steps > 0)
+        return replace(states, act_steps=act.steps, aux_losses={"cost": self.act_weight * spent / tokens.clamp(min=1)})
 
 
 DESCRIPTION = "Universal Transformer encoder (2018), fine-tuned like BERT"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -117,10 +117,6 @@ class WindowGrid(NamedTuple):
             x = x.roll((self.shift, self.shift), (1, 2))
         return x[:, : self.height, : self.width].flatten(1, 2)
 
-    def token_index(self, device: torch.device) -> Int[Tensor, "N M"]:
-        """Grid index of the tokens of each window, counted row by row; -1 for padding."""
-        return self.partition(torch.arange(1, self.height * self.width + 1, device=device)[None, :, None])[..., 0] - 1
-
     def visible(self, device: torch.device) -> Bool[Tensor, "N M M"]:
         """False for pairs that are adjacent only because of the roll: the first `shift` rows or columns with the other
         end."""
@@ -131,7 +127,8 @@ class WindowGrid(NamedTuple):
     def record(self, record: Record, weights: Float[Tensor, "rows H M M"]) -> Float[Tensor, "rows H M M"]:
         """Record weights (B, H, N·M, M) per image instead of per window. Padding tokens are attended to as well: their key
         index is -1, their weight is not 0."""
-        index = self.token_index(weights.device)
+        numbers = torch.arange(1, self.height * self.width + 1, device=weights.device)[None, :, None]
+        index = self.partition(numbers)[..., 0] - 1  # (N, M) index in the grid
         (N, M), H = index.shape, weights.shape[1]
         images = weights.view(-1, N, H, M, M).transpose(1, 2).flatten(2, 3)
         keys, queries = index.repeat_interleave(M, 0)[None, None], index.view(1, -1).expand(len(images), -1)

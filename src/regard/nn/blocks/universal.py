@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -111,14 +111,6 @@ class Halting(nn.Module):
         return out * (1 - weight) + new * weight if self.mixing == "convex" else out + new * weight
 
 
-class UniversalOutput(NamedTuple):
-    """Final states, states after the tapped steps, and the output of adaptive computation time."""
-
-    states: Float[Tensor, "B L D"]
-    taps: tuple[Tensor, ...] = ()
-    act: ACTOutput | None = None
-
-
 class UniversalStack(nn.Module):
     """Before each step, embeddings of the positions and of the step (`times`: sinusoidal from 1 on, or learned) are
     added. With `halting`, the number of steps is adaptive per position.
@@ -165,8 +157,9 @@ class UniversalStack(nn.Module):
         at: Int[Tensor, "..."] | None = None,
         taps: Collection[int] = (),
         valid: Bool[Tensor, "B L"] | None = None,
-    ) -> UniversalOutput:
-        """`taps`: steps, from 0. `valid`: False at padding, which is ignored by adaptive computation time."""
+    ) -> tuple[Float[Tensor, "B L D"], tuple[Tensor, ...], ACTOutput | None]:
+        """Final states, the states after the steps `taps` (from 0), and the output of adaptive computation time. `valid`:
+        False at padding, which is ignored by adaptive computation time."""
         tapped: list[Tensor] = []
         rules = mask if isinstance(mask, Sequence) else [mask] * self.depth
         first = int(isinstance(self.times, SinusoidalPosition))  # the paper counts steps from 1
@@ -184,10 +177,10 @@ class UniversalStack(nn.Module):
 
         if self.halting is not None:
             pondered = self.halting(x, place, change, valid, run_all_steps=cache is not None or bool(taps))
-            return UniversalOutput(self.norm(pondered.states), tuple(tapped), pondered)
+            return self.norm(pondered.states), tuple(tapped), pondered
         for number in range(self.steps):
             x = change(place(x, number), number)
-        return UniversalOutput(self.norm(x), tuple(tapped))
+        return self.norm(x), tuple(tapped), None
 
 
 def max_steps(config: Any) -> int:

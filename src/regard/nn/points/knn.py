@@ -146,35 +146,18 @@ MAX_CELLS_PER_AXIS = 2**20  # Maximum number of cells per axis, so that three ce
 def knn_grid(points: Float[Tensor, "n 3"], queries: Float[Tensor, "q 3"], k: int, max_pairs: int) -> Int[Tensor, "q k"]:
     """Indices of the `k` nearest points of each query; ties are ordered by index. At most `max_pairs` pairs are compared at
     once, or all pairs of one query. There must be at least `k` points."""
-    kept = limit_duplicates(points, k)
-    if kept is None:
+    order, at = lexicographic_order(points), torch.arange(len(points), device=points.device)
+    rows, fresh = points[order], torch.ones(len(points), dtype=torch.bool, device=points.device)
+    fresh[1:] = (rows[1:] != rows[:-1]).any(1)  # the first of each group of equal points
+    rank = at - torch.where(fresh, at, 0).cummax(0).values
+    # equal points beyond the first k are never neighbors, and would all be compared
+    if int(rank.max()) < k:
         return _search(points, queries, k, max_pairs)
+    kept = order[rank < k].sort().values
     if queries.data_ptr() != points.data_ptr() or len(queries) != len(points):
         return kept[_search(points[kept], queries, k, max_pairs)]
-    order, fresh = _sort_duplicates(points)
-    inverse = torch.empty_like(order)
-    inverse[order] = fresh.cumsum(0) - 1
-    return kept[_search(points[kept], points[order[fresh]], k, max_pairs)][inverse]
-
-
-def limit_duplicates(points: Float[Tensor, "n 3"], k: int) -> Int[Tensor, "m"] | None:
-    """Indices of the points without duplicates beyond the first k of the same coordinates: these are never neighbors,
-    and would all be compared. None: all points."""
-    order, fresh = _sort_duplicates(points)
-    begun = torch.where(fresh, torch.arange(len(points), device=points.device), 0).cummax(0).values
-    rank = torch.arange(len(points), device=points.device) - begun
-    if int(rank.max()) < k:
-        return None
-    return order[rank < k].sort().values
-
-
-def _sort_duplicates(places: Tensor) -> tuple[Tensor, Tensor]:
-    """Order in which equal points are adjacent, lowest index first, and True at the first of each group."""
-    order = lexicographic_order(places)
-    rows = places[order]
-    fresh = torch.ones(len(places), dtype=torch.bool, device=places.device)
-    fresh[1:] = (rows[1:] != rows[:-1]).any(1)
-    return order, fresh
+    inverse = torch.empty_like(order).scatter_(0, order, fresh.cumsum(0) - 1)
+    return kept[_search(points[kept], rows[fresh], k, max_pairs)][inverse]
 
 
 def _search(places: Tensor, queries: Tensor, count: int, max_pairs: int) -> Tensor:

@@ -9,7 +9,7 @@ Shape letters: B images, C channels, h and w size of a feature map; D, H and W o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -143,7 +143,11 @@ class Stem(nn.Module):
     """Convolution, `padding` zeros around its output, norm with ReLU, and pooling."""
 
     def __init__(
-        self, conv: nn.Conv2d, norm: nn.Module | None, pool: nn.Module | None = None, padding: int = 0
+        self,
+        conv: nn.Conv2d,
+        norm: nn.Module | None,
+        pool: Callable[[Tensor], Tensor] | None = None,
+        padding: int = 0,
     ) -> None:
         super().__init__()
         self.conv, self.norm, self.pool, self.padding = conv, norm, pool, padding
@@ -162,15 +166,9 @@ class Stem(nn.Module):
         return x if self.pool is None else self.pool(x)
 
 
-class StemMaxPool(nn.Module):
-    """3 x 3 max pooling with stride 2; `pad_same`: with TensorFlow padding, else without padding."""
-
-    def __init__(self, pad_same: bool) -> None:
-        super().__init__()
-        self.pads_same = pad_same
-
-    def forward(self, x: FeatureMap) -> OutputMap:
-        return F.max_pool2d(pad_same(x, 3, 2) if self.pads_same else x, 3, 2)
+def same_max_pool(x: FeatureMap) -> OutputMap:
+    """3 x 3 max pooling with stride 2 and TensorFlow padding."""
+    return F.max_pool2d(pad_same(x, 3, 2), 3, 2)
 
 
 class ConvBody(Body):
@@ -273,7 +271,8 @@ def bit_body(
             inputs = outputs
         stages.append(made)
     conv = StandardizedConv2d(channels, stem_width, 7, 2, same=same_padding)
-    stem = Stem(conv, None if pre_norm else norm(stem_width), StemMaxPool(pad_pool), padding=0 if same_padding else 1)
+    pool = same_max_pool if pad_pool else nn.MaxPool2d(3, 2)
+    stem = Stem(conv, None if pre_norm else norm(stem_width), pool, padding=0 if same_padding else 1)
     return ConvBody(stem, stages, norm(inputs) if pre_norm else None)
 
 

@@ -135,19 +135,6 @@ def conv_then_resize(convolution: nn.Conv2d, x: Float[Tensor, "B c h w"], size: 
     return UPSAMPLE.run(x, size, convolution.bias)
 
 
-class ReadoutProjection(Linear):
-    """Linear layer of [patch token | class token]. The half of the class token is computed once."""
-
-    def __init__(self, width: int, activation: str) -> None:
-        super().__init__(2 * width, width)
-        self.activation = ACTIVATIONS[activation]
-
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L-1 D"]:
-        places, first = self.weight.chunk(2, dim=1)
-        # the class token goes through the patch half too, and is dropped: slicing before would copy all patch tokens
-        return self.activation(F.linear(x, places)[:, 1:] + F.linear(x[:, :1], first, self.bias))
-
-
 class Reassemble(nn.Module):
     """Sequence -> feature map: readout of the class token, reshaping to the grid, projection, and resampling."""
 
@@ -157,16 +144,18 @@ class Reassemble(nn.Module):
             raise SettingError(
                 f"model.readout={readout} requires a class token, which this model does not have. Set model.readout=ignore."
             )
-        self.tap, self.readout = tap, readout
-        if readout == "project":
-            self.read = ReadoutProjection(tap.channels, activation)
+        self.tap, self.readout, self.activation = tap, readout, ACTIVATIONS[activation]
+        if readout == "project":  # of [patch token | class token]
+            self.read = Linear(2 * tap.channels, tap.channels)
         self.project = nn.Conv2d(tap.channels, channels, 1)
         self.resize = make_resampler(channels, factor)
 
     def forward(self, x: Float[Tensor, "B L D"], shape: Shape) -> Float[Tensor, "B C h w"]:
         grid = (shape[0] // self.tap.stride, shape[1] // self.tap.stride)
         if self.readout == "project":
-            x = self.read(x)
+            places, first = self.read.weight.chunk(2, dim=1)
+            # the class token is projected once, and also with the patch half: slicing before would copy all patch tokens
+            x = self.activation(F.linear(x, places)[:, 1:] + F.linear(x[:, :1], first, self.read.bias))
         elif self.tap.has_class_token:
             x = x[:, 1:] + x[:, :1] if self.readout == "add" else x[:, 1:]
         # channels stay innermost (channels-last), which is fastest for convolutions
