@@ -261,17 +261,17 @@ def facts(run: Path) -> dict[str, Any]:
 def stopped_in(step: int) -> Iterator[None]:
     """Send SIGTERM while this step is computed."""
     from regard.errors import Interrupted
-    from regard.runs.trainer import Trainer
+    from regard.training import loop
 
-    real = Trainer.micro_batch
+    real = loop.lr_at
 
-    def grain(self: Any, number: int) -> Any:
-        if number == (step - 1) * self.config.grad_accum:
+    def rate(number: int, settings: Any) -> float:
+        if number == step:
             os.kill(os.getpid(), signal.SIGTERM)
-        return real(self, number)
+        return real(number, settings)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "micro_batch", grain)
+        patch.setattr(loop, "lr_at", rate)
         with pytest.raises(Interrupted) as stop:
             yield
     assert stop.value.exit_code == 143

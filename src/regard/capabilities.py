@@ -9,9 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -116,27 +114,6 @@ def fork_context() -> Any:
     if not sys.platform.startswith("linux"):  # macOS has fork, but its system libraries are not fork-safe
         raise OSError(f"worker processes are not forked on {sys.platform}")
     return multiprocessing.get_context("fork")
-
-
-def lock_file(descriptor: int, shared: bool) -> None:
-    """Lock an open file until the file is closed; BlockingIOError if another process holds a conflicting lock."""
-    import fcntl
-
-    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-
-
-def try_lock(descriptor: int, path: Path, shared: bool) -> bool | None:
-    """True if the open file is now locked and still at `path`, False if another process holds a conflicting lock or
-    removed the file, None without locks on this system or file system."""
-    if not is_available("file_locks"):
-        return None
-    try:
-        lock_file(descriptor, shared)
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except (BlockingIOError, FileNotFoundError):
-        return False
-    except OSError:
-        return None
 
 
 def end_with_parent() -> None:
@@ -252,12 +229,6 @@ def _try_cudnn_attention() -> bool:
         return bool((torch.nn.functional.scaled_dot_product_attention(x, x, x) == 1).all())
 
 
-def _try_lock() -> bool:
-    with tempfile.TemporaryFile() as file:
-        lock_file(file.fileno(), shared=False)
-    return True
-
-
 CUDA_TRIALS: dict[str, Callable[[], bool]] = {
     "triton": _try_triton,
     "cuda_graphs": _try_cuda_graphs,
@@ -275,7 +246,6 @@ TRIALS: dict[str, Callable[[], bool]] = {
     "cpu_float16": lambda: cpu_supports_matmul("float16"),
     "autocast_lstm": _try_autocast_lstm,
     "fork": lambda: fork_context() is not None,
-    "file_locks": _try_lock,
     "end_with_parent": lambda: hasattr(ctypes.CDLL(None), "prctl"),
     "malloc_thresholds": lambda: hasattr(ctypes.CDLL(None), "mallopt"),
     "memory_table": lambda: read_meminfo()["MemAvailable"] > 0,

@@ -25,6 +25,13 @@ as_dict = dataclasses.asdict  # Settings as plain values for JSON.
 BOOLS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 
+def check_settings(*rules: tuple[bool, str, str, object]) -> None:
+    """Raise `SettingError` for the first rule (valid, name, expected, value) that is not valid."""
+    for valid, name, expected, value in rules:
+        if not valid:
+            raise SettingError(f"{name} must be {expected}, got {value}.")
+
+
 def check_values(cls: type[Any], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Values converted to the field types of `cls`; an unknown key raises an error with the nearest name."""
     types_by_name = typing.get_type_hints(cls)

@@ -40,13 +40,6 @@ class SettingError(RegardError):
     """An unknown setting or an invalid value."""
 
 
-def check_settings(*rules: tuple[bool, str, str, object]) -> None:
-    """Raise `SettingError` for the first rule (valid, name, expected, value) that is not valid."""
-    for valid, name, expected, value in rules:
-        if not valid:
-            raise SettingError(f"{name} must be {expected}, got {value}.")
-
-
 class UnknownNameError(RegardError):
     """An unknown name; the message suggests the nearest names."""
 

@@ -40,11 +40,6 @@ def model_types() -> dict[str, str]:
     return {system["model_type"]: name for name, system in load_index()["systems"].items() if system["model_type"]}
 
 
-def task_specific_settings() -> frozenset[str]:
-    """Settings with an effect on some tasks only."""
-    return frozenset(name for task in load_index()["tasks"] for name in task["settings"])
-
-
 @functools.cache
 def task_aliases() -> dict[str, str]:
     """Task of regard for pipeline names of Hugging Face and other common names."""
@@ -114,7 +109,9 @@ def list_rows(
 def _setting_rows(group: str | None, model: str | None, system: str | None, task: str | None) -> list[dict[str, Any]]:
     """Settings with their defaults. Settings of models appear with a preset, or once per name with the group model."""
     changed = {} if model is None else load_index()["presets"][model]
-    used = {name for row in load_index()["tasks"] if task in (None, row["task"]) for name in row["settings"]}
+    tasks = load_index()["tasks"]
+    without_effect = {name for row in tasks for name in row["settings"]}
+    without_effect -= {name for row in tasks if task in (None, row["task"]) for name in row["settings"]}
     rows: dict[str, dict[str, Any]] = {}
     for row in load_index()["settings"]:
         name, of_model = row["setting"], row["system"] != "all"
@@ -122,7 +119,7 @@ def _setting_rows(group: str | None, model: str | None, system: str | None, task
             continue
         if of_model and (row["system"] != system if system else group != "model"):
             continue
-        if task is not None and name in task_specific_settings() and name not in used:
+        if name in without_effect:
             continue
         default = changed.get(name, row["default"])
         rows.setdefault(name, {"setting": name, "default": default, "description": row["about"]})

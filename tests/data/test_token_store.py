@@ -28,6 +28,7 @@ from regard.data import training_files
 from regard.data.store import FileLock, StoreWriter, TokenStore, cache_key, cached_store, load_note, save_note
 from regard.data.text.samples import Pair
 from regard.errors import DataError, RunError, SettingError
+from regard.runs.folder import RunFolder
 from regard.tasks import preparation
 
 ONE = (*TWELVE, "train.steps=1")
@@ -201,6 +202,17 @@ def test_files_of_a_running_process_stay_and_a_store_deleted_while_opening_is_no
     lock = FileLock(place / "a" / "store.json")
     (place / "a").rename(place / "moved")
     assert not lock.acquire(shared=True)
+
+
+def test_without_file_locks_stores_are_used_and_never_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "no locks")))
+    make("a", filled())
+    monkeypatch.setenv("REGARD_CACHE_GB", "0")
+    make("a", never)
+    make("b", filled())
+    assert left_in(place) == ["a", "b"]
+    with RunFolder(place / "run").lock():
+        assert (place / "run" / ".lock").read_text().startswith(str(os.getpid()))
 
 
 def test_the_least_recently_used_are_evicted_but_none_in_use(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from regard.data.batching.padding import pack
 from regard.data.batching.windows import (
     FixedWindows,
     VariableWindows,
@@ -13,7 +14,6 @@ from regard.data.batching.windows import (
     sliding_windows,
 )
 from regard.errors import DataError
-from regard.processors.padding import pack
 
 LONG = np.array([[0, 200], [201, 800], [801, 4000]])
 

@@ -77,7 +77,7 @@ def test_attributions_equal_finite_differences_by_each_weight(system: str) -> No
     label = model.spec.options.labels.index(one.title)
     assert found.decision is not None and one.title == found.decision.prediction
     length, depth, heads = len(one.pieces), model.config.depth, model.config.heads
-    row = [model.require_tokenizer().token_to_id(piece.strip("␣")) for piece in one.pieces]
+    row = [model.require_tokenizer().backend.token_to_id(piece.strip("␣")) for piece in one.pieces]
     batch = Batch(torch.tensor([row]))
     with torch.no_grad(), record_attention(model.body) as seen:
         chance = float(model.task.objective.logits(model, batch).softmax(-1)[0, label])
@@ -206,7 +206,7 @@ def shares_of(
 
 
 def ids(model: Model, words: str) -> list[int]:
-    return [int(model.require_tokenizer().token_to_id(word) or 0) for word in words.split()]
+    return [int(model.require_tokenizer().backend.token_to_id(word) or 0) for word in words.split()]
 
 
 def test_entities_and_named_words_are_explained_at_their_first_tokens() -> None:

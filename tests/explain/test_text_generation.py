@@ -93,7 +93,7 @@ def speaker(text: TextTokenizer, length: int = 160, bands: tuple[int, ...] = ())
     """Untrained model with two layers of two heads; weights large enough for different attention maps."""
     torch.manual_seed(5)
     sizes = {"width": 32, "depth": 2, "heads": 2, "ffn_dim": 64, "max_length": length}
-    model = regard.build("gpt2-mini", **sizes, vocab_size=text.size, eos_id=text.token_to_id(END_OF_TEXT))
+    model = regard.build("gpt2-mini", **sizes, vocab_size=text.size, eos_id=text.backend.token_to_id(END_OF_TEXT))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     model.tokenizer = text
@@ -197,7 +197,7 @@ def test_a_text_fills_the_context_and_no_more(poet: regard.Model) -> None:
 def test_spaces_are_visible_whatever_the_tokenizer(train: str) -> None:
     text = getattr(TextTokenizer, train)([VERSE] * 9, *([] if train == "from_characters" else [300]))
     assert "".join(display_pieces(text, text.encode(["Wer reitet"])[0])) == "Wer␣reitet"
-    if (end := text.token_to_id(END_OF_TEXT)) is not None:
+    if (end := text.backend.token_to_id(END_OF_TEXT)) is not None:
         assert display_pieces(text, [end, *text.encode(["Wer"])[0]])[0] == END_OF_TEXT
 
 

@@ -51,12 +51,12 @@ def test_any_text_comes_back_exactly_from_bytes_and_from_characters_of_its_alpha
 def test_the_end_of_text_has_the_last_id_and_is_never_found_in_a_text() -> None:
     everything = TextTokenizer.from_characters([END_OF_TEXT, STORY])
     for made in (LANGUAGE, everything, CHARACTERS):
-        end = made.token_to_id(END_OF_TEXT)
+        end = made.backend.token_to_id(END_OF_TEXT)
         assert end == made.size - 1 and made.decode([[end]]) == [""]
     for made in (LANGUAGE, everything):
         assert made.size - 1 not in made.encode([f"a{END_OF_TEXT}a"])[0]
     assert LANGUAGE.size == 340
-    assert CHARACTERS.token_to_id("\t") == 0 and CHARACTERS.token_to_id("\n") == 1
+    assert CHARACTERS.backend.token_to_id("\t") == 0 and CHARACTERS.backend.token_to_id("\n") == 1
 
 
 def test_characters_that_never_occurred_and_halves_of_characters_are_refused() -> None:
@@ -100,7 +100,7 @@ def test_a_published_vocabulary_splits_as_tiktoken_and_transformers_do(tmp_path:
     theirs = GPT2Tokenizer.from_pretrained(folder)
     theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True
     assert theirs(texts)["input_ids"] == made.encode(texts) == LANGUAGE.encode(texts)
-    assert made.size == LANGUAGE.size == len(theirs) and made.token_to_id(END_OF_TEXT) == theirs.eos_token_id
+    assert made.size == LANGUAGE.size == len(theirs) and made.backend.token_to_id(END_OF_TEXT) == theirs.eos_token_id
     ids = made.encode(["the cat"])[0]
     assert made.decode([[made.size - 1, *ids]]) == ["the cat"] == [theirs.decode(ids)]
 
@@ -111,7 +111,7 @@ def test_the_published_vocabulary_of_gpt2_splits_as_tiktoken_does() -> None:
         pytest.skip(f"the published vocabulary is not there: {folder}")
     made = TextTokenizer.load(folder)
     other = other_hands(json.loads(gzip.decompress((folder / "encoder.json.gz").read_bytes())))
-    assert made.size == other.n_vocab == 50257 and made.token_to_id(END_OF_TEXT) == other.eot_token == 50256
+    assert made.size == other.n_vocab == 50257 and made.backend.token_to_id(END_OF_TEXT) == other.eot_token == 50256
     assert made.encode(["Hello world"]) == [[15496, 995]]
     files = [SHARED / "shakespeare/input.txt.gz", SHARED / "wikitext-2/wiki.valid.raw.gz"]
     long = [gzip.decompress(file.read_bytes()).decode()[:200_000] for file in files]
@@ -129,7 +129,7 @@ def test_words_are_split_as_transformers_does(tmp_path: Path) -> None:
     ids = made.encode(texts)
     assert ids == theirs(texts)["input_ids"] and made.size == len(theirs) == WORDS.size
     assert made.decode(ids) == theirs.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    assert made.token_to_id("<unk>") in made.encode(["☃"])[0]
+    assert made.backend.token_to_id("<unk>") in made.encode(["☃"])[0]
     assert made.decode(made.encode(["The CAT's mat"])) == ["the cat ' s mat"]
 
 
@@ -198,7 +198,9 @@ def test_special_tokens_are_read_from_where_they_are_written(tmp_path: Path, fil
         (tmp_path / name).write_text(json.dumps(content))
     made, theirs = TextTokenizer.load(tmp_path), GPT2Tokenizer.from_pretrained(tmp_path)
     names = ["<a>", "<b>", "<d>", "<c>"]
-    assert [made.token_to_id(name) for name in names] == [340, 341, 342, 343] and made.size == len(theirs) == 344
+    assert [made.backend.token_to_id(name) for name in names] == [340, 341, 342, 343] and made.size == len(
+        theirs
+    ) == 344
     assert theirs.convert_tokens_to_ids(names) == [340, 341, 342, 343]
     assert made.special_ids == TextTokenizer(theirs.backend_tokenizer).special_ids == {339, 340, 341, 343}
     assert made.encode(["the <d> cat"]) == theirs(["the <d> cat"])["input_ids"]
@@ -242,8 +244,8 @@ def test_added_tokens_are_special_and_come_last(tmp_path: Path) -> None:
     new = ["_start_", "_delimiter_", "_classify_"]
     for made in (LANGUAGE, CHARACTERS, WORDS, TextTokenizer.train_sentence_bpe([STORY], 300)):
         more = made.with_special_tokens([*new, "_start_"])
-        assert [more.token_to_id(token) for token in new] == [made.size, made.size + 1, made.size + 2]
-        assert more.size == made.size + 3 and made.token_to_id("_start_") is None
+        assert [more.backend.token_to_id(token) for token in new] == [made.size, made.size + 1, made.size + 2]
+        assert more.size == made.size + 3 and made.backend.token_to_id("_start_") is None
         assert more.encode([STORY]) == made.encode([STORY])
         more.save(tmp_path / "tokenizer.json")
         again = TextTokenizer.load(tmp_path).with_special_tokens(new)
@@ -263,7 +265,7 @@ def test_tokens_are_shown_with_marks_for_spaces_parts_of_characters_and_continue
     assert shown(LANGUAGE, "€\x00\r") == "‹e2›|‹82›|‹ac›|‹U+0000›|␍"
     assert shown(CHARACTERS, "a\n猫 ") == "a|⏎|猫|␣"
     assert LANGUAGE.display_tokens([LANGUAGE.size - 1, 10**6]) == [END_OF_TEXT, "?"]
-    ids = [WORDS.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
+    ids = [WORDS.backend.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
     assert WORDS.display_tokens([i for i in ids if i is not None]) == ["cat", "m", "·a", "·t", "<unk>", "the"]
     made = TextTokenizer.train_sentence_bpe(["the cat sat"] * 3, 270)
     ids = made.encode(["the cats sat"])[0]

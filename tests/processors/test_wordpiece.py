@@ -134,7 +134,7 @@ def test_training_gives_one_vocabulary_of_frequent_words_and_possible_pieces(rob
         assert TextTokenizer.train_wordpiece(iter(texts), 200).backend.to_str() == one.backend.to_str()
     assert one.size == 200 < TRAINED.size and TextTokenizer.train_wordpiece(iter(texts), 90).size == 90
     for made in (one, TRAINED):
-        assert [made.token_to_id(name) for name in BERT_TOKENS] == [0, 1, 2, 3, 4]
+        assert [made.backend.token_to_id(name) for name in BERT_TOKENS] == [0, 1, 2, 3, 4]
     ids = TRAINED.encode(["The CAT sat"])[0]
     assert [TRAINED.id_to_token(i) for i in ids] == ["the", "cat", "sat"]
     assert TRAINED.decode([ids]) == ["the cat sat"]
@@ -159,7 +159,11 @@ def test_letters_that_never_occurred_are_unknown_and_nothing_to_learn_from_is_re
     assert found == {"Ⴀcat": 1, "☃": 1, "☃☃": 1, "x" * 101: 1} and found.total() == 4
     rare = [chr(0x4E00 + number) for number in range(300)]
     small = TextTokenizer.train_wordpiece([" ".join(rare), "the cat sat on the mat " * 20], 50)
-    assert small.size <= 50 and unknowns(small, ["the cat sat"]).total() == 0 and small.token_to_id("cat") is not None
+    assert (
+        small.size <= 50
+        and unknowns(small, ["the cat sat"]).total() == 0
+        and small.backend.token_to_id("cat") is not None
+    )
     assert unknowns(small, rare).total() > 280
     # the most frequent ones
     assert unknowns(TextTokenizer.train_wordpiece(["0123456789 abcdefghijk", "猫 鳥 " * 20], 20), ["猫鳥"]).total() == 0
@@ -214,7 +218,7 @@ def test_rows_are_those_of_the_published_tokenizers(roberta: Path, tmp_path: Pat
 def test_a_published_frame_is_kept(roberta: Path) -> None:
     odd = "[CLS]:0 [CLS]:0 $A:0 [SEP]:0 $B:1 [MASK]:1"
     made = TRAINED.with_special_tokens(())
-    known = [(token, made.token_to_id(token)) for token in ("[CLS]", "[SEP]", "[MASK]")]
+    known = [(token, made.backend.token_to_id(token)) for token in ("[CLS]", "[SEP]", "[MASK]")]
     made.backend.post_processor = processors.TemplateProcessing("[CLS] [CLS] $A [MASK]", odd, known)
     assert made.template == TokenTemplate((2, 2), (3,), (4,), 1) and made.with_template() is made
     assert framed(made.template, [9], [8]) == ([2, 2, 9, 3, 8, 4], [0, 0, 0, 0, 1, 1])
@@ -258,7 +262,7 @@ def test_roformer_is_read_by_characters_and_that_is_noted(tmp_path: Path) -> Non
     (new / "tokenizer_config.json").write_text(json.dumps(settings))
     for folder in (old, new):
         made = TextTokenizer.load(folder)
-        assert "jieba" in made.notes[0] and made.encode(["猫猫"]) == [[TRAINED.token_to_id("猫")] * 2]
+        assert "jieba" in made.notes[0] and made.encode(["猫猫"]) == [[TRAINED.backend.token_to_id("猫")] * 2]
     assert TRAINED.notes == TextTokenizer.load(write_folder(made, tmp_path / "ours", "roformer")).notes == []
 
 
@@ -304,7 +308,7 @@ def test_a_vocabulary_may_be_zipped_or_named_itself_and_added_tokens_follow_it(t
     folder = write_vocabulary(TRAINED, tmp_path, {"additional_special_tokens": ["<x>"]})
     (folder / "added_tokens.json").write_text(json.dumps({"<y>": TRAINED.size}))
     made, theirs = TextTokenizer.load(folder), theirs_of(folder)
-    assert [made.token_to_id("<y>"), made.token_to_id("<x>")] == [TRAINED.size, TRAINED.size + 1]
+    assert [made.backend.token_to_id("<y>"), made.backend.token_to_id("<x>")] == [TRAINED.size, TRAINED.size + 1]
     assert made.size == len(theirs)
     assert made.encode(["the <y> cat <x>"]) == theirs(["the <y> cat <x>"], add_special_tokens=False)["input_ids"]
 
@@ -373,7 +377,7 @@ def test_separate_words_are_split_as_in_transformers_and_every_word_has_a_token(
     )
     words = ["the", "\x00", "cat", "", "\u200d\u200b"]
     ids, numbers = TRAINED.encode_words([words])[0]
-    the, cat = TRAINED.token_to_id("the"), TRAINED.token_to_id("cat")
+    the, cat = TRAINED.backend.token_to_id("the"), TRAINED.backend.token_to_id("cat")
     assert ids == [the, 1, cat, 1, 1] and numbers == [0, 1, 2, 3, 4]
     made = TextTokenizer.load(roberta)
     ids, numbers = made.encode_words([words])[0]
@@ -395,7 +399,7 @@ def test_words_begin_where_no_piece_continues_at_a_space_or_after_a_marker(rober
     assert words == {"the", "catmats,", "wasn't", "Once", "more", "猫"}
     assert starts.sum() < len(ids) and made.starts_word(made.encode(["catmats"])[0]).tolist()[0]
     made = TextTokenizer(train_words())
-    ids = [made.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
+    ids = [made.backend.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
     assert made.starts_word([i for i in ids if i is not None]).tolist() == [True, True, False, False, True, True]
     letters = TextTokenizer.from_characters([STORY])
     assert letters.starts_word(letters.encode(["a cat"])[0]).tolist() == [True, True, True, False, False]

@@ -27,7 +27,7 @@ OPERATORS = {
     "cpu_bfloat16": ("cpu_supports_matmul",), "cpu_float16": ("cpu_supports_matmul",),
     "autocast_lstm": (), "triton": (), "cuda_graphs": (), "cudnn_attention": (), "varlen_attention": ("varlen_attention",),
     "flash_attention": ("flash_forward", "flash_backward"), "linear_gelu": ("linear_gelu",), "fork": ("fork_context",),
-    "file_locks": ("lock_file",), "end_with_parent": ("end_with_parent",),
+    "end_with_parent": ("end_with_parent",),
     "malloc_thresholds": ("retain_freed_memory",), "memory_table": ("read_meminfo",),
 }  # fmt: skip
 """Functions of capabilities.py by capability."""
@@ -131,7 +131,7 @@ def test_free_memory_has_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PRIVATE = re.compile(
     r"torch\.ops\.(aten|mkldnn)\b|torch\._(?!foreach_)[a-z]\w*|torch\.\w+\._[a-z]|cudnn_convolution_relu|varlen_attn\b|"
-    r"^\s*import (fcntl|ctypes)|/proc/|assume_constant_result|@torch\.compiler"
+    r"^\s*import ctypes|/proc/|assume_constant_result|@torch\.compiler"
 )
 
 

@@ -69,7 +69,7 @@ def test_it_generates_as_the_search_does(plain: ModuleType, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_it_runs_as_documented_and_is_short(tmp_path: Path) -> None:
     text = TextTokenizer.train_lm_bpe(["to be or not to be", "that is the question"] * 20, 270)
-    model = tiny("gpt2", vocab_size=text.size, eos_id=text.token_to_id(END_OF_TEXT))
+    model = tiny("gpt2", vocab_size=text.size, eos_id=text.backend.token_to_id(END_OF_TEXT))
     model.tokenizer = text
     command = [sys.executable, str(FILE), str(regard.save(model, tmp_path)), "to be"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

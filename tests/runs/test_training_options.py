@@ -22,6 +22,7 @@ from regard.runs.settings import collect_overrides, resolve
 from regard.runs.trainer import Trainer
 from regard.tasks.base import LossSum
 from regard.tasks.translate import Translate
+from regard.training import loop
 from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
 from tiny import tiny
@@ -185,8 +186,8 @@ def test_a_deterministic_run_is_the_same_on_the_cpu_and_leaves_the_process_as_it
     few: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    enabled, real, mode = [], Trainer.micro_batch, torch.are_deterministic_algorithms_enabled
-    monkeypatch.setattr(Trainer, "micro_batch", lambda *args: enabled.append(mode()) or real(*args))
+    enabled, real, mode = [], loop.lr_at, torch.are_deterministic_algorithms_enabled
+    monkeypatch.setattr(loop, "lr_at", lambda *args: enabled.append(mode()) or real(*args))
     train_tiny(few, tmp_path / "run", *TWELVE, "train.deterministic=true")
     assert enabled and all(enabled) and not torch.are_deterministic_algorithms_enabled()
     assert rows(tmp_path / "run") == rows(whole)

@@ -84,7 +84,7 @@ def test_the_two_heads_of_gpt1_generate_as_the_one_does(tmp_path: Path) -> None:
 
 def test_a_folder_with_a_tokenizer_is_read_there_too(tmp_path: Path) -> None:
     text = TextTokenizer.train_lm_bpe(["to be or not to be", "that is the question"] * 20, 270)
-    model = tiny("gpt2", vocab_size=text.size, eos_id=text.token_to_id("<|endoftext|>"))
+    model = tiny("gpt2", vocab_size=text.size, eos_id=text.backend.token_to_id("<|endoftext|>"))
     model.tokenizer = text
     regard.save(model, tmp_path)
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)

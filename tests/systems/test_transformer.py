@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from parity import load_peer, peer_of, torch_call
+from regard.data.batching.padding import pad
 from regard.model import Model
-from regard.processors.padding import pad
 from regard.types import IGNORE, Batch
 from tiny import TINY, Numbers, collate, near, same_gradients, tiny
 

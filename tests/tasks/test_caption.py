@@ -286,7 +286,7 @@ def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:
     TextTokenizer.train_wordpiece(captions(samples(album)), 120).save(tmp_path / "tokenizer.json")
     made = train(album, tmp_path / "run", f"data.tokenizer={tmp_path / 'tokenizer.json'}", "train.steps=2")
     text, config = made.require_tokenizer(), made.config
-    special = [text.token_to_id(token) for token in ("[CLS]", "[SEP]", "[PAD]")]
+    special = [text.backend.token_to_id(token) for token in ("[CLS]", "[SEP]", "[PAD]")]
     assert [config.bos_id, config.eos_id, config.pad_id] == special and config.vocab_size == text.size
     TextTokenizer.train_lm_bpe(captions(samples(album)), 300).save(tmp_path / "other.json")
     adopted = TASK.modality.build_processor(TextTokenizer.load(tmp_path / "other.json"), config, DataSettings()).text

@@ -28,7 +28,7 @@ SAMPLES = [
 
 def test_each_choice_has_a_row_between_special_tokens() -> None:
     text, model = letters(), headed("choose")
-    start, delimiter, extract = (text.token_to_id(mark) for mark in HEAD_TOKENS)
+    start, delimiter, extract = (text.backend.token_to_id(mark) for mark in HEAD_TOKENS)
     found = encode(model, SAMPLES)
     first, second = text.encode(["h a"])[0], text.encode(["bed", "c"])
     ways = [[start, *first, delimiter, *choice, extract] for choice in second]

@@ -47,7 +47,7 @@ PAIRS = [LabeledText("abc", "de", "good"), LabeledText("h", "gag", "so"), Labele
 def ids(said: str) -> list[int]:
     """Token ids of a string; S, D and E are the special tokens, the rest are letters."""
     text = letters()
-    marks = {name: text.token_to_id(mark) for name, mark in zip("SDE", HEAD_TOKENS, strict=True)}
+    marks = {name: text.backend.token_to_id(mark) for name, mark in zip("SDE", HEAD_TOKENS, strict=True)}
     return [marks[letter] if letter in marks else text.encode([letter])[0][0] for letter in said]
 
 
@@ -262,7 +262,7 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
     for name, tensor in theirs.items():
         assert torch.equal(ours[name][: len(tensor)], tensor), name
     assert len(ours["tokens.table.weight"]) == rows_before + 3 and torch.equal(ours["tokens.table.weight"][-3:], made)
-    assert after.tokenizer.token_to_id(HEAD_TOKENS[0]) == rows_before
+    assert after.tokenizer.backend.token_to_id(HEAD_TOKENS[0]) == rows_before
     assert load_initial_weights(fresh, place / "run", {}) == []
     assert torch.equal(fresh.head.classes.weight, after.head.classes.weight)
     named = regard.model.assemble(replace(after.spec, options=HeadOptions(("good", "bad"))), after.tokenizer)
@@ -303,7 +303,7 @@ def test_other_libraries_add_the_special_tokens(tmp_path: Path) -> None:
     )
     find_task("classify").modality.save_processor(text, gpt2.Config(), tmp_path, export=True)
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
-    start, delimiter, extract = (text.token_to_id(mark) for mark in ("_start_", "_delimiter_", "_classify_"))
+    start, delimiter, extract = (text.backend.token_to_id(mark) for mark in ("_start_", "_delimiter_", "_classify_"))
     one, other = text.encode(["a dull evening", "wonderful"])
     assert theirs("a dull evening")["input_ids"] == [start, *one, extract]
     assert theirs("a dull evening", "wonderful")["input_ids"] == [start, *one, delimiter, *other, extract]

@@ -46,7 +46,7 @@ def model_of(length: int = 24, **changes: Any) -> regard.Model:
     torch.manual_seed(0)
     text = TextTokenizer.from_characters([LETTERS])
     sizes = {"width": 32, "depth": 2, "heads": 2, "ffn_dim": 64, "vocab_size": text.size, "max_length": length}
-    changes["eos_id"] = text.token_to_id(END_OF_TEXT)
+    changes["eos_id"] = text.backend.token_to_id(END_OF_TEXT)
     model = regard.build("gpt2-mini", **sizes, **changes).double().eval().requires_grad_(False)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -344,7 +344,7 @@ def test_a_tokenizer_without_an_end_is_given_one_and_long_texts_are_not_packed(t
     data, valid = write(tmp_path / "a.txt", STORY), write(tmp_path / "v.txt", STORY[:900])
     settings = ("train.steps=1", "train.packing=on", f"data.tokenizer={tmp_path}")
     model, said = train(data, tmp_path / "run", *settings, valid=valid)
-    assert model.tokenizer is not None and model.tokenizer.token_to_id(END_OF_TEXT) == model.config.eos_id
+    assert model.tokenizer is not None and model.tokenizer.backend.token_to_id(END_OF_TEXT) == model.config.eos_id
     assert model.config.attention_dropout == 0.1 and "packed rows" not in said
 
 

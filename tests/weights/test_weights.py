@@ -203,7 +203,7 @@ def test_an_end_token_outside_the_vocabulary_is_replaced(tmp_path: Path, capsys:
     model = tiny("gpt2", vocab_size=text.size + 5, eos_id=1)
     model.tokenizer = text
     loaded = regard.load(with_config(regard.save(model, tmp_path), eos_token_id=50_256))
-    assert loaded.config.eos_id == text.token_to_id("<|endoftext|>") != loaded.config.vocab_size - 1
+    assert loaded.config.eos_id == text.backend.token_to_id("<|endoftext|>") != loaded.config.vocab_size - 1
     assert all(len(one.extra["token_ids"]) <= 4 for one in loaded.predict(["", "the cat", "a"], max_new_tokens=4))
 
 

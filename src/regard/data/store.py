@@ -29,7 +29,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from regard import capabilities
 from regard.errors import DataError, SettingError
 from regard.files import fsync, write_file, write_json
 
@@ -122,9 +121,9 @@ def map_store(manifest: Mapping[str, Any], files: Mapping[str, BinaryIO], owner:
             np.asarray(np.memmap(file, dtype, "r")) if os.fstat(file.fileno()).st_size else np.empty(0, dtype)
             for file, dtype in ((files[f"{side}.values"], kind), (files[f"{side}.starts"], "<i8"))
         )
-        if len(starts) != manifest["rows"] + 1 or starts[0] != 0 or starts[-1] != len(values):
+        rows = sides[side] = RaggedRows(values, starts, owner)
+        if len(rows) != manifest["rows"] or starts[0] != 0 or starts[-1] != len(values):
             raise ValueError(f"{side}: row offsets do not match the number of values")
-        sides[side] = RaggedRows(values, starts, owner)
     return TokenStore(sides, manifest["facts"])
 
 
@@ -238,6 +237,20 @@ def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, max_byt
     return store
 
 
+def try_lock(descriptor: int, path: Path, shared: bool) -> bool | None:
+    """True if the open file is now locked, until it is closed, and still at `path`. False if another process holds a
+    conflicting lock or removed the file. None without locks on this system or file system."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except (ImportError, OSError):
+        return None
+
+
 class FileLock:
     """Shared or exclusive lock of a file, held until the object is deleted."""
 
@@ -247,7 +260,7 @@ class FileLock:
 
     def acquire(self, shared: bool) -> bool:
         """True if the file is locked and still at `path`: another process may remove the file before the lock."""
-        locked = capabilities.try_lock(self.descriptor, self.path, shared)
+        locked = try_lock(self.descriptor, self.path, shared)
         return shared if locked is None else locked  # without locks, stores can be read but never removed
 
 

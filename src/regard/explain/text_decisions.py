@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.data.batching.padding import pad
 from regard.data.text.qa import QASample
 from regard.data.text.samples import ChoiceSample, LabeledText, Pair
 from regard.data.text.tagged import TaggedSentence
@@ -31,7 +32,6 @@ from regard.explain.rollout import (
 )
 from regard.explain.text_generation import display_pieces, join_titles
 from regard.nn.recording import named_attentions
-from regard.processors.padding import pad
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK

@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from regard.config import check_settings
 from regard.data.images.image_io import MAX_PIXELS
-from regard.errors import DataError, SettingError, check_settings
+from regard.errors import DataError, SettingError
 from regard.files import write_json
 from regard.processors import read_processor_file
 

@@ -19,9 +19,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.config import as_dict, from_dict
+from regard.config import as_dict, check_settings, from_dict
 from regard.data.points.cloud import PointCloud
-from regard.errors import DataError, SettingError, check_settings
+from regard.errors import DataError, SettingError
 from regard.files import write_json
 from regard.processors import read_processor_file
 

@@ -12,10 +12,8 @@ from regard.draw.text import markdown_table
 from regard.files import write_file
 from regard.index import display_name
 from regard.runs.evaluate import small_sample_warning
-from regard.runs.folder import RunFolder
 from regard.runs.progress import shorten_lines
 from regard.tasks import Task, uses_setting
-from regard.types import Prediction
 
 MAX_EXAMPLES = 8  # Maximum number of examples.
 
@@ -28,22 +26,24 @@ TABLE_TITLES = {
 
 
 def write_card(
-    folder: RunFolder,
+    folder: Path,
     task: Task,
+    facts: dict[str, Any],
     samples: Sequence[Any],
-    predictions: Sequence[Prediction],
+    examples: Sequence[dict[str, str]],
     figures: Sequence[str],
 ) -> None:
-    """Write README.md of a run: metadata of the Hugging Face Hub, scores, data, examples, usage and settings."""
-    facts = folder.read_metadata()
-    name = shlex.quote(folder.path.name if folder.path.is_absolute() else str(folder.path))
+    """Write README.md of a run: metadata of the Hugging Face Hub, scores, data, examples, usage and settings.
+
+    `facts`: contents of regard.json; `examples`: samples with their predictions as table rows."""
+    name = shlex.quote(folder.name if folder.is_absolute() else str(folder))
 
     def relative(value: Any) -> Any:
         """A path, or the sides of parallel files (SRC:TGT), without the absolute path of the author's machine."""
         if not isinstance(value, str):
             return value
         parts = value.split(":") if all(map(os.path.isabs, value.split(":"))) else [value]
-        here = folder.path.absolute()
+        here = folder.absolute()
         return ":".join(os.path.relpath(part, here) if os.path.isabs(part) else part for part in parts)
 
     settings = [
@@ -65,16 +65,13 @@ def write_card(
     origin = "trained from random weights"
     if os.path.isabs(facts["preset"]):
         origin = f"fine-tuned from `{preset if '/' in preset else relative(facts['preset'])}`"
-    examples = [
-        task.objective.example_row(*both) for both in list(zip(samples, predictions, strict=False))[:MAX_EXAMPLES]
-    ]
     for row in examples:
         for key, value in row.items():
             if isinstance(value, str):
                 row[key] = shorten_lines(relative(value).replace("\n", " "))
     parts = [
         "---\n" + "\n".join(front_matter) + "\n---",
-        f"# {folder.path.name}\n\nA `{preset}` model for the task `{facts['task']}`, "
+        f"# {folder.name}\n\nA `{preset}` model for the task `{facts['task']}`, "
         f"{origin} with regard {facts['regard_version']}.",
         f"## Evaluation\n\n{evaluation}",
         "## Training curves\n\n![Training curves](curves.png)",
@@ -84,7 +81,7 @@ def write_card(
         f"## Usage\n\n{commands}",
         "## Settings\n\n" + markdown_table(settings),
     ]
-    write_file(folder.path / "README.md", "\n\n".join(parts) + "\n")
+    write_file(folder / "README.md", "\n\n".join(parts) + "\n")
 
 
 def _scores(facts: dict[str, Any], few: str) -> str:

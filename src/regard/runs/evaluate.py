@@ -85,7 +85,7 @@ def evaluate(
     sums = validation_loss(model, encoded, made)
     scores, answers = objective.evaluate(model, encoded, EvalSpec(decode, made.data, sums))
     rows = [objective.example_row(*both) for both in zip(encoded.samples, answers, strict=False)]
-    return Evaluation({"loss": round(sums.mean, 4), **scores}, answers, rows)
+    return Evaluation({"loss": round(sums.total / sums.count, 4), **scores}, answers, rows)
 
 
 def write_predictions(result: Evaluation, path: str | os.PathLike[str]) -> None:

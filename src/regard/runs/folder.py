@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from regard import capabilities
+from regard.data.store import try_lock
 from regard.errors import RegardError, RunError
 from regard.files import write_file
 from regard.index import METADATA_FILE, check_format, load_index
@@ -46,7 +46,7 @@ class RunFolder:
         if self.exists():
             if not self._owns_lock:
                 with suppress(FileNotFoundError), (self.path / LOCK_FILE).open("rb") as file:
-                    if capabilities.try_lock(file.fileno(), self.path / LOCK_FILE, shared=True) is False:
+                    if try_lock(file.fileno(), self.path / LOCK_FILE, shared=True) is False:
                         raise self._lock_error(file)
             raise RunError(f"{self.path} already contains a run. Continue it with --resume, or choose another --out.")
         if self.path.is_file():
@@ -67,7 +67,7 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{self.path} is not writable ({error.strerror}). Choose another --out.") from error
         with file:
-            if capabilities.try_lock(file.fileno(), self.path / LOCK_FILE, shared=False) is False:
+            if try_lock(file.fileno(), self.path / LOCK_FILE, shared=False) is False:
                 raise self._lock_error(file)
             with suppress(OSError):  # on a full disk the lock works, only its owner is unknown
                 file.truncate(0)

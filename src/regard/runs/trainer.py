@@ -24,7 +24,7 @@ from regard.errors import Interrupted, RunError
 from regard.files import write_json
 from regard.index import FORMAT
 from regard.model import Model
-from regard.runs.card import write_card
+from regard.runs.card import MAX_EXAMPLES, write_card
 from regard.runs.evaluate import validation_loss
 from regard.runs.folder import RunFolder
 from regard.runs.progress import ProgressReporter, print_line, program_command, shorten_lines
@@ -43,7 +43,6 @@ from regard.training.checkpoint import (
 )
 from regard.training.distributed import ProcessGroup
 from regard.training.settings import TrainSettings
-from regard.types import Batch
 
 CONSTANT_SCORES = ("sentences", "samples", "signature")  # Keys of the scores that are equal in all validations.
 MIN_CURVE_POINTS = 20  # Minimum number of logged steps of a short run.
@@ -95,8 +94,9 @@ class Trainer:
 
     def write_initial_files(self) -> None:
         try:
+            facts = self._metadata()
             self.modality.save_processor(self.prepared.processor, self.prepared.config, self.folder.path)
-            write_json(self.folder.path / "regard.json", self._metadata())
+            write_json(self.folder.path / "regard.json", facts)
         except OSError:  # files of an incomplete run would block the folder
             for name in self.modality.processor_files:
                 (self.folder.path / name).unlink(missing_ok=True)
@@ -161,7 +161,9 @@ class Trainer:
                 compute = loop.ForwardBackward(loss, config, device, self.process_group, *shapes)
                 chooser = loop.CompileTuner(compute, config, self._log, self.compute_mode)
                 numbers = loop.micro_batch_indices(done, config, self.process_group)
-                source = prefetch(self.micro_batch, numbers, self.num_workers, pin=device.type == "cuda")
+                # a deterministic function of the number of the micro-batch
+                build = partial(self.sampler.build, self.objective.collate, self.prepared.train, self.model.config)
+                source = prefetch(build, numbers, self.num_workers, pin=device.type == "cuda")
                 batches = TimedIterator(source)
                 stack.enter_context(self.progress.bar or nullcontext())
                 stack.enter_context(closing(source))
@@ -179,11 +181,6 @@ class Trainer:
             self._log(f"Trained {self.completed_steps - done:,} steps in {spent}.")
         with self._defer_signals(self._raise_interrupted):
             return self._finish()
-
-    def micro_batch(self, number: int) -> Batch:
-        """Micro-batch with this number, a deterministic function of the number."""
-        _, rows = self.sampler.micro_batch(number)
-        return self.objective.collate(self.prepared.train, rows, self.model.config, self.sampler.shape_of(rows))
 
     def _after_step(self, step: loop.TrainStep) -> None:
         """Log, validate and save if the step requires it."""
@@ -258,7 +255,7 @@ class Trainer:
         sums = validation_loss(self.model, valid, self.settings)
         quick = replace(self.settings.decode, **self.objective.validation_decode)
         scores, answers = self.objective.evaluate(self.model, valid, EvalSpec(quick, data, sums, data.eval_samples))
-        row = {"kind": "valid", "step": step, "loss": sums.mean, **scores, **more}
+        row = {"kind": "valid", "step": step, "loss": sums.total / sums.count, **scores, **more}
         better = not self.best or self._score_key(row) > self._score_key(self.best)
         self.stale_evals = 0 if better else self.stale_evals + 1
         if better:
@@ -325,28 +322,33 @@ class Trainer:
         sums = validation_loss(model, valid, self.settings)
         scores, answers = self.objective.evaluate(model, valid, EvalSpec(decode, self.settings.data, sums))
         pictures = self.objective.save_figures(folder, valid.samples, answers) if answers else []
-        write_json(folder / "regard.json", {**self.folder.read_metadata(), "best": self.best, "scores": scores})
-        write_card(self.folder, self.task, valid.samples, answers, pictures)
+        pairs = list(zip(valid.samples, answers, strict=False))
+        examples = [self.objective.example_row(*pair) for pair in pairs[:MAX_EXAMPLES]]
+        facts = {**self._metadata(), "scores": scores}
+        write_json(folder / "regard.json", facts)
+        write_card(folder, self.task, facts, valid.samples, examples, pictures)
         shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))
         self._log(f"Validation: {shown}\nRun folder: {folder}")
         return model
 
     def _metadata(self) -> dict[str, Any]:
+        """Contents of regard.json, without the final scores."""
         identity = self.model.spec
         return {
             "format": FORMAT,
-            "regard_version": __version__,
             "system": identity.system.name,
             "task": self.task.name,
-            "preset": self.spec.identity.source,
             "model": as_dict(identity.config),
+            "labels": list(identity.options.labels),
+            "head_options": identity.options.as_dict(),
             "decode": as_dict(identity.decode),
+            "regard_version": __version__,
+            "preset": self.spec.identity.source,
             "sources": as_dict(self.spec.sources),
             "data_stats": self.prepared.stats,
             "packed": self.sampler.shape is not None,
             "rows": self.sampler.description.rstrip(","),
             "padding": self.padding,
-            "labels": list(identity.options.labels),
             "settings": as_dict(self.settings),
             "best": self.best,
         }

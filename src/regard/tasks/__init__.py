@@ -183,7 +183,9 @@ TASKS = (
 
 def uses_setting(task: Task, setting: str) -> bool:
     """True if the setting, for example `data.vocab_size`, has an effect in the task."""
-    return setting in task.objective.settings_used or setting not in index.task_specific_settings()
+    return setting in task.objective.settings_used or all(
+        setting not in row["settings"] for row in index.load_index()["tasks"]
+    )
 
 
 def find_task(name: str, modality: str | None = None) -> Task:

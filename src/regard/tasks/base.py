@@ -229,10 +229,6 @@ class LossSum:
     total: float
     count: float
 
-    @property
-    def mean(self) -> float:
-        return self.total / self.count
-
 
 Scores = dict[str, float | str]
 EvalResult = tuple[Scores, list[Prediction]]

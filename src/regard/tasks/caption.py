@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.data.batching.padding import pad
 from regard.data.batching.samplers import BatchSampler, BatchShape, SortedUniform, Uniform
 from regard.data.images.captions import CaptionedImage
 from regard.data.settings import DataSettings
@@ -23,7 +24,6 @@ from regard.decode.settings import DecodeSettings
 from regard.draw.panels import draw_captions
 from regard.errors import SettingError
 from regard.processors.image import CaptionProcessor
-from regard.processors.padding import pad
 from regard.processors.tokenizer.tokenizer import END, PAD, START, Role, TextTokenizer
 from regard.tasks import base
 from regard.tasks.metrics.cider import cider, tokenize_words

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data.batching.padding import pad
 from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
 from regard.data.images.image_io import DECODE_THREADS
 from regard.data.images.labeled import ImageSample
@@ -26,7 +27,6 @@ from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.draw.panels import blank_below, draw_contact_sheet, in_rows, save_image
 from regard.errors import RegardError, SettingError
-from regard.processors.padding import pad
 from regard.processors.palette import FILE, Palette
 from regard.tasks import base
 from regard.tasks.modality.base import sample_location
@@ -151,7 +151,7 @@ class Draw(base.Objective):
             single = replace(spec.decode, num_return_sequences=1)
             for one, new in zip(predictions, self.predict(model, [None] * count, single, first=count), strict=True):
                 one.extra["unconditional"] = new.extra["images"][0]
-        return {"bits_per_pixel": round(spec.loss.mean / math.log(2), 4)}, predictions
+        return {"bits_per_pixel": round(spec.loss.total / spec.loss.count / math.log(2), 4)}, predictions
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
         return f"bits/pixel {scores['bits_per_pixel']:6.3f}"

@@ -18,14 +18,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.data.batching.padding import pad, pad_or_pack
 from regard.data.batching.samplers import BatchSampler, BatchShape, length_batches
 from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError, WeightsError
 from regard.nn.attention.masks import valid_mask
-from regard.processors.padding import pad
 from regard.tasks import base
-from regard.tasks.modality.text import pad_id, pad_or_pack
+from regard.tasks.modality.text import pad_id
 from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
 SCALE = 20.0  # factor of the cosines before the softmax: a temperature of 0.05

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from regard.data.batching.padding import pack, pad
 from regard.data.batching.samplers import BatchSampler, BatchShape, length_batches
 from regard.data.batching.windows import TokenRanges, make_window_sampler, sliding_windows
 from regard.data.settings import DataSettings
@@ -22,7 +23,6 @@ from regard.data.text.files import chunked
 from regard.decode.search import Hypothesis, search, stream
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError
-from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.token_text import StreamDecoder
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks import base
@@ -170,7 +170,7 @@ class LanguageModeling(base.Objective):
         size = sum(len(sample.text.encode()) for sample in encoded.samples)
         count = sum(count_words(sample.text) for sample in encoded.samples)
         scores: base.Scores = {
-            "perplexity": round(base.safe_exp(spec.loss.mean), 3),
+            "perplexity": round(base.safe_exp(spec.loss.total / spec.loss.count), 3),
             "word_perplexity": round(base.safe_exp(spec.loss.total / max(count, 1)), 2),
             "bits_per_byte": round(spec.loss.total / math.log(2) / max(size, 1), 4),
         }

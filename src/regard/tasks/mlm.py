@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.data.batching.padding import pad, pad_or_pack
 from regard.data.batching.samplers import BatchSampler, BatchShape, length_batches
 from regard.data.batching.windows import (
     MaskedRows,
@@ -33,14 +34,13 @@ from regard.draw.text import markdown_table
 from regard.errors import RegardError, SettingError
 from regard.nn.blocks.heads import PretrainingHead, mlm_head
 from regard.nn.kernels.losses import cross_entropy
-from regard.processors.padding import pad
 from regard.processors.tokenizer.token_text import TokenFormat
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
 from regard.tasks import base
 from regard.tasks.lm import document_parts as lm_document_parts
 from regard.tasks.lm import encode_passages, ragged_rows, token_stream
-from regard.tasks.modality.text import SpecialTokens, pad_id, pad_or_pack
+from regard.tasks.modality.text import SpecialTokens, pad_id
 from regard.types import IGNORE, Batch, BodyOutput, Prediction, TextFields
 
 SHOWN, BEGINNING = 3, 120  # number of samples with predictions during validation, and number of their characters

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.data.batching.padding import pad_or_pack
 from regard.data.batching.samplers import BatchShape
 from regard.data.settings import DataSettings
 from regard.data.text.tagged import (
@@ -84,7 +85,7 @@ class Tag(modality.WindowObjective):
         return base.Encoded(list(samples), fields, [], context)
 
     def _collate_labels(self, labels: Sequence[np.ndarray], shape: BatchShape | None) -> Tensor:
-        table = modality.pad_or_pack(labels, 0, shape)[0]
+        table = pad_or_pack(labels, 0, shape)[0]
         return torch.where(table > 0, table - 1, IGNORE)
 
     def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:

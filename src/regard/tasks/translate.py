@@ -9,16 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from regard.data.batching.padding import pad, pad_or_pack
 from regard.data.batching.samplers import BatchShape, PaddedShape, length_batches
 from regard.data.settings import DataSettings
 from regard.data.text.samples import Pair
 from regard.decode.search import Hypothesis, search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
-from regard.processors.padding import pad
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks import base
-from regard.tasks.modality.text import pad_or_pack
 from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
 MAX_SOURCE_TOKENS = 8192  # source tokens per batch at inference

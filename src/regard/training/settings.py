@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from regard.errors import check_settings
+from regard.config import check_settings
 
 COUNTS = (
     "steps",

@@ -5,13 +5,17 @@ All sorts are stable, because the order of ties in the default sort depends on t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from regard.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from regard.types import Batch
 
 Indices = npt.NDArray[np.int64]
 
@@ -87,6 +91,11 @@ class BatchSampler:
             self._epoch_starts.append(self._epoch_starts[-1] + len(self.cached_epoch(len(self._epoch_starts) - 1)))
         epoch = bisect_right(self._epoch_starts, index) - 1
         return epoch, self.cached_epoch(epoch)[index - self._epoch_starts[epoch]].copy()
+
+    def build(self, collate: Callable[..., Batch], encoded: Any, config: Any, index: int) -> Batch:
+        """Micro-batch of encoded samples, from the function `collate` of an objective."""
+        _, rows = self.micro_batch(index)
+        return collate(encoded, rows, config, self.shape_of(rows))
 
     def padding_fraction(self) -> float:
         """Fraction of padding among all positions of epoch 0."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from regard.config import override
-from regard.errors import DataError, UnknownNameError, check_settings
+from regard.config import check_settings, override
+from regard.errors import DataError, UnknownNameError
 
 SPLITS = ("train", "valid", "test")
 

@@ -187,7 +187,7 @@ class TextTokenizer:
     def with_special_tokens(self, tokens: Sequence[str]) -> TextTokenizer:
         """Copy with these special tokens; new tokens get the next ids."""
         for token in tokens:
-            known = self.token_to_id(token)
+            known = self.backend.token_to_id(token)
             if not token or (known is not None and known not in self.special_ids):
                 raise DataError(f"'{token}' cannot become a special token: the token is empty or an ordinary token.")
         backend = Tokenizer.from_str(self.backend.to_str())
@@ -246,9 +246,6 @@ class TextTokenizer:
         backend.post_processor = None
         backend.encode_special_tokens = True
         return backend
-
-    def token_to_id(self, token: str) -> int | None:
-        return self.backend.token_to_id(token)
 
     def id_to_token(self, token: int) -> str:
         """Token as in the vocabulary; an empty string for unknown ids."""

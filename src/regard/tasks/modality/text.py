@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.data.batching.padding import pad_or_pack
 from regard.data.batching.samplers import (
     BatchSampler,
     BatchShape,
@@ -31,11 +32,10 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, SettingError
 from regard.files import write_json
 from regard.nn.blocks.heads import text_head
-from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.tokenizer import END, END_OF_TEXT, PAD, START, Role, TextTokenizer, TokenTemplate
 from regard.tasks import base
 from regard.tasks.modality.base import InputBatches, InputFields, Modality
-from regard.types import IGNORE, Batch, BodyOutput, Packing, TextFields
+from regard.types import IGNORE, Batch, BodyOutput, TextFields
 
 HEAD_TOKENS = ("_start_", "_delimiter_", "_classify_")
 """Special tokens of GPT-1 fine-tuning, with the names of the paper's code."""
@@ -84,7 +84,7 @@ class Text(Modality):
         last one of the vocabulary of another tokenizer."""
         if config.traits.is_encoder:
             return text
-        if self.documents and text.token_to_id(END_OF_TEXT) is None:
+        if self.documents and text.backend.token_to_id(END_OF_TEXT) is None:
             return text.with_special_tokens([END_OF_TEXT])
         return text.with_special_tokens(HEAD_TOKENS) if self.head_tokens else text
 
@@ -97,7 +97,7 @@ class Text(Modality):
             # a post-processor for special tokens, so that other programs use the same token ids
             end, types = (config.eos_id,), min(config.traits.token_types - 1, 1)
             text = text.with_template(TokenTemplate((config.bos_id,), end * config.traits.separators, end, types))
-        elif export and self.head_tokens and all(text.token_to_id(mark) is not None for mark in HEAD_TOKENS):
+        elif export and self.head_tokens and all(text.backend.token_to_id(mark) is not None for mark in HEAD_TOKENS):
             marks = SpecialTokens.from_tokenizer(text, config)
             text = text.with_template(TokenTemplate(marks.start, marks.delimiter, marks.extract))
         # The class is required: otherwise Hugging Face selects a tokenizer by the model type.
@@ -118,14 +118,14 @@ class Text(Modality):
                     "tokens.",
                 )
         elif self.tokenizer in ("sentence", "words"):
-            ids = {name: processor.token_to_id(token) for name, token in SEQ2SEQ_TOKENS.items()}
+            ids = {name: processor.backend.token_to_id(token) for name, token in SEQ2SEQ_TOKENS.items()}
             if missing := [SEQ2SEQ_TOKENS[name] for name, number in ids.items() if number is None]:
                 raise DataError(
                     f"The tokenizer lacks special tokens that translation requires: {', '.join(missing)}. "
                     "Remove data.tokenizer to train a tokenizer with these tokens."
                 )
         else:
-            end = processor.token_to_id(END_OF_TEXT)
+            end = processor.backend.token_to_id(END_OF_TEXT)
             if end is None and self.documents:
                 raise DataError(
                     f"The tokenizer has no token {END_OF_TEXT}, which is required at the start and end of each document."
@@ -255,7 +255,7 @@ class SpecialTokens:
         if config.traits.is_encoder:
             end = (config.eos_id,)
             return cls((config.bos_id,), end * config.traits.separators, end)
-        ids = (text.token_to_id(mark) for mark in HEAD_TOKENS)
+        ids = (text.backend.token_to_id(mark) for mark in HEAD_TOKENS)
         return cls(*(() if number is None else (number,) for number in ids))
 
     def second_text(self, text: str) -> str:
@@ -293,16 +293,6 @@ def truncate_middle(parts: Sequence[Sequence[int]], max_tokens: int) -> list[lis
 
 
 # -- batches of token rows
-
-
-def pad_or_pack(
-    rows: Sequence[Any], fill: int, shape: BatchShape | None = None, side: int = 0
-) -> tuple[Tensor, Tensor | None, Packing | None]:
-    """Padded rows with their lengths, or one packed row with its offsets."""
-    if shape is None:
-        return (*pad(rows, fill), None)
-    x, offsets = pack(rows, shape.row_lengths[side], shape.max_lengths[side], shape.num_documents, fill)
-    return x, None, offsets
 
 
 def collate_rows(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data.batching.samplers import BatchShape
 from regard.types import Packing
 
 
@@ -60,3 +62,13 @@ def pack(
             f"{num_documents} documents of at most {max_document_length} tokens."
         )
     return torch.from_numpy(row)[None], Packing(torch.from_numpy(ends), max_document_length)
+
+
+def pad_or_pack(
+    rows: Sequence[Any], fill: int, shape: BatchShape | None = None, side: int = 0
+) -> tuple[Tensor, Tensor | None, Packing | None]:
+    """Padded rows with their lengths, or one packed row with its offsets."""
+    if shape is None:
+        return (*pad(rows, fill), None)
+    x, offsets = pack(rows, shape.row_lengths[side], shape.max_lengths[side], shape.num_documents, fill)
+    return x, None, offsets
