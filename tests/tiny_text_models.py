@@ -21,7 +21,7 @@ from regard.tasks import find_task
 from regard.tasks.base import HeadOptions
 from tiny import noisy
 
-LETTERS = "abcdefgh "
+LETTERS = "abcdefghij \n"
 SIZES: dict[str, Any] = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "max_length": 24}
 
 SMALL = (

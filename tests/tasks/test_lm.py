@@ -29,9 +29,9 @@ from regard.runs.spec import new_spec
 from regard.tasks import find_task, lm
 from regard.tasks.base import LossSum
 from regard.tasks.lm import document_spans
+from tiny_text_models import LETTERS, headed
 from tiny_text_models import train as train_task
 
-LETTERS = "abcdefghij \n"
 SMALL = (
     "model.width=32", "model.depth=2", "model.heads=2", "model.ffn_dim=64", "model.max_length=16", "train.batch_tokens=64",
     "train.warmup_steps=2", "train.log_every=4", "train.precision=float32",
@@ -41,17 +41,8 @@ TASK = find_task("lm")
 OBJECTIVE: Any = TASK.objective
 
 
-def model_of(length: int = 24, **changes: Any) -> regard.Model:
-    """Model with random weights in float64."""
-    torch.manual_seed(0)
-    text = TextTokenizer.from_characters([LETTERS])
-    sizes = {"width": 32, "depth": 2, "heads": 2, "ffn_dim": 64, "vocab_size": text.size, "max_length": length}
-    changes["eos_id"] = text.backend.token_to_id(END_OF_TEXT)
-    model = regard.build("gpt2-mini", **sizes, **changes).double().eval().requires_grad_(False)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    model.tokenizer = model.processor = text
-    return model
+def model_of(length: int = 24) -> regard.Model:
+    return headed("lm", max_length=length).requires_grad_(False)
 
 
 def passages(*texts: str) -> list[Passage]:
