@@ -268,16 +268,6 @@ def train(data: Any, out: Path, *settings: str, **more: Any) -> tuple[regard.Mod
 STORY = "".join(f"the cat number {i} sat on the mat and the dog {i % 7} ran away\n" for i in range(400))
 
 
-def test_a_run_starts_from_another_and_reads_its_tokens_from_the_cache(tmp_path: Path) -> None:
-    data, more = write(tmp_path / "a.txt", STORY), ("train.steps=1", "train.batch_tokens=128")
-    train(data, tmp_path / "one", CHARACTERS, "train.steps=4")
-    slow = ("train.lr=1e-9", "train.warmup_steps=0")
-    train_task("lm", data, tmp_path / "two", *more, *slow, model=str(tmp_path / "one"))
-    one, two = (regard.load(tmp_path / name).weights() for name in ("one", "two"))
-    assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
-    assert "tokens from the cache" in train(data, tmp_path / "three", CHARACTERS, *more)[1]
-
-
 @pytest.mark.parametrize("letter", "abcdef")
 def test_a_small_text_holds_out_a_small_meaningful_part(tmp_path: Path, letter: str) -> None:
     draw = random.Random(1)
