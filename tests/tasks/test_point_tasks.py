@@ -267,19 +267,6 @@ def picked(whole: PointCloud, places: np.ndarray) -> PointCloud:
     return replace(whole, **{name: values[places] for name, values in several.items() if values is not None})
 
 
-@both
-def test_neighbors_and_the_order_of_points_change_no_prediction(task: str) -> None:
-    model, asked = made(task), [cloud(many) for many in (60, 31, 90)]
-    orders = [np.arange(60), np.arange(31), RANDOM.permutation(90)]
-    for one, item, order in zip(model.predict(asked), asked, orders, strict=True):
-        alone = model.predict(picked(item, order))
-        assert alone.value == one.value and np.allclose(alone.score, one.score, atol=1e-6)
-        if task == "segment":
-            ours, theirs = ([answer.extra[key] for key in ("classes", "probabilities")] for answer in (one, alone))
-            assert (ours[0][order] == theirs[0]).all() and len(ours[1]) == len(item)
-            assert np.allclose(ours[1][order], theirs[1], atol=1e-6) and ours[1].std() > 1e-3
-
-
 def test_a_large_point_cloud_is_sampled_until_each_point_was_used(tmp_path: Path) -> None:
     """The prediction is the average over the draws, in prediction and in evaluation."""
     torch.manual_seed(0)  # weights whose predictions differ between draws
