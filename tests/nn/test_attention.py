@@ -17,7 +17,6 @@ from regard.nn.attention.kv_cache import CrossCache
 from regard.nn.attention.masks import (
     AttentionMask,
     Causal,
-    Dense,
     Full,
     GlobalTokens,
     Memoized,
@@ -333,18 +332,3 @@ def test_keys_of_cross_attention_are_computed_once() -> None:
         )
         near(out, right[:, step : step + 1])
     assert len(calls) == 1
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("masked", [True, False])
-def test_few_queries_of_a_step_equal_plain_attention(rows: int, masked: bool) -> None:
-    q, k, v = noise(rows, H, 4, 8), noise(rows, H, 9, 8, seed=1), noise(rows, H, 9, 5, seed=2)
-    table = noise(rows, 4, 9, seed=3) > 0
-    table[..., 0] = True
-    rule = Dense.from_table(table) if masked else None
-    right, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.3)
-    assert (
-        dispatch.bmm_attention(AttentionCall(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, 0.3, rule)) - right
-    ).abs().max() < 1e-12
-    if rule is not None:
-        assert torch.equal(materialize(rule, rows, H, torch.arange(4), torch.arange(9)), table[:, None])

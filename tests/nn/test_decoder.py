@@ -88,9 +88,6 @@ def test_a_mask_is_materialized_once_for_all_layers_of_a_band(
     monkeypatch.setattr(
         "regard.nn.attention.masks.materialize", lambda *asked: written.append(1) or materialize(*asked)
     )
-    monkeypatch.setattr(
-        "regard.nn.kernels.dispatch.materialize", lambda *asked: written.append(1) or materialize(*asked)
-    )
     model, x = body(name), ids(2, 9)
     model(Batch(x))
     assert len(written) == masks

@@ -124,9 +124,6 @@ def test_a_neck_matches_its_feature_maps() -> None:
     assert ask(Body(FLAT[1:]), three, noise(1, 2, 32, 32).float()).shape == (1, 32, 32)
     with pytest.raises(SettingError, match="1 to 4 feature maps"):
         default_neck((*FLAT, *FLAT))
-
-
-def test_a_neck_that_does_not_fit_its_maps_is_refused() -> None:
     with pytest.raises(SettingError, match="one channel count"):
         DepthHead(FLAT, NeckConfig((3, 4, 5)))
     with pytest.raises(SettingError, match="class"):

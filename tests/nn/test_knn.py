@@ -61,8 +61,12 @@ def plain_nearest(
 @kinds
 @dtypes
 @pytest.mark.parametrize("counts", COUNTS)
-@pytest.mark.parametrize("count", [1, 8])
-def test_neighbors_equal_a_plain_search(kind: str, dtype: Any, counts: tuple[int, ...], count: int) -> None:
+@pytest.mark.parametrize(("count", "room"), [(1, knn_module.MAX_PAIRS), (8, knn_module.MAX_PAIRS), (6, 1), (6, 70)])
+def test_neighbors_equal_a_plain_search(
+    kind: str, dtype: Any, counts: tuple[int, ...], count: int, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one part, or with room for a few pairs at a time."""
+    monkeypatch.setattr(knn_module, "MAX_PAIRS", room)
     x = points(sum(counts), kind).to(dtype)
     found = knn(x, CloudSizes(counts), count)
     assert torch.equal(found, plain_nearest(x, counts, count, x, counts))
@@ -75,15 +79,6 @@ def test_other_points_may_query_neighbors(kind: str, counts: tuple[int, ...]) ->
     queries = points(sum(kept.counts), kind, seed=1).float()
     assert torch.equal(knn(x, CloudSizes(counts), 5, queries, kept), plain_nearest(x, counts, 5, queries, kept.counts))
     assert torch.equal(knn(queries, kept, 3, x, CloudSizes(counts)), plain_nearest(queries, kept.counts, 3, x, counts))
-
-
-def test_a_part_at_a_time_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = (30, 8, 31, 29)
-    x = points(sum(counts), "grid").float()
-    wanted = knn(x, CloudSizes(counts), 6)
-    for room in (1, 50, 70, 2000):
-        monkeypatch.setattr(knn_module, "MAX_PAIRS", room)
-        assert torch.equal(knn(x, CloudSizes(counts), 6), wanted)
 
 
 # -- by a tree or by cells
@@ -219,12 +214,6 @@ def test_slices_of_a_large_point_cloud_choose_the_same(kind: str, dtype: Any, mo
             patch.setattr("regard.nn.points.packing.SLICED_MIN_POINTS", 100)
             patch.setattr("regard.nn.points.packing.SLICE_SIZE", 16)
             assert torch.equal(farthest_point_sampling(x, packing, packing.downsampled(rate)), wanted)
-
-
-def test_no_point_is_chosen_twice() -> None:
-    x = torch.zeros(9, 3)
-    assert farthest_point_sampling(x, CloudSizes((9,)), CloudSizes((5,))).tolist() == [0, 1, 2, 3, 4]
-    assert farthest_point_sampling(x, CloudSizes((4, 5)), CloudSizes((4, 5))).sort().values.tolist() == list(range(9))
 
 
 # -- interpolation

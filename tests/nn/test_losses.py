@@ -197,12 +197,6 @@ def test_it_is_chosen_where_cuda_would_multiply_in_sixteen_bits(
     assert loss._half_dtype(x, weight) is None
 
 
-def test_on_a_cpu_the_loss_of_the_logits_is_taken(swept: list[Any]) -> None:
-    x, weight, bias, labels = problem(torch.bfloat16)
-    linear_cross_entropy(x, weight, bias, labels, 0.1)[0].backward()
-    assert not swept and weight.grad is not None
-
-
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("rows", [1, 7, 128, R])
 def test_where_nothing_learns_only_a_part_of_the_logits_is_there(
