@@ -64,7 +64,7 @@ def test_files_come_in_the_order_given_and_empty_ones_are_named(folder: Path) ->
     write("d.txt", " \n\t\n"), write("e.txt", ""), write("f.txt", b"\xef\xbb\xbf")
     d, e, f = (SkippedRow(f"{name}.txt", 1) for name in "def")
     assert read("d.txt", "e.txt", "a.txt", "f.txt") == [d, e, Passage("a", "a.txt", 1, True), f]
-    assert complaint("lm", "d.txt", "e.txt") == "d.txt, e.txt: no text found: all 2 documents are empty."
+    assert complaint("lm", "d.txt", "e.txt") == "d.txt, e.txt: no text found: all 2 entries were empty."
     assert documents("a.txt", write("a.csv", "body,id\nx,5\n"), text="body") == ["a", "x"]
     assert [item.line for item in read(write("c.csv", 'id,text\n1," one\ntwo "\n1,""\n1,"three"\n'))] == [2, 4, 5]
 

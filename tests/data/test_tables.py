@@ -454,7 +454,7 @@ REFUSED: list[tuple[str, str, Any, str, tuple[str, ...]]] = [
     ("lm", "a.txt", GZIP[:-9], "", ("damaged gzip file",)),
     ("lm", "a.txt", "x", "text=body", ("a.txt: plain text has no columns. Remove --columns.",)),
     ("lm", "a.json", "[\n]\n", "", ("a.json, line 1: invalid JSON",)),
-    ("lm", "a.txt", " \n\t\n", "", ("a.txt: no text found: the document is empty.",)),
+    ("lm", "a.txt", " \n\t\n", "", ("a.txt: no text found: the only entry was empty.",)),
     ("text", "b.csv", "one\ntwo\n", "", ("b.csv, line 1: no column is named 'text'.", "--columns text=0.")),
     ("rows", "a.tsv", "sentence\tlabel\n" + "a fine day\t1\n" * 9, "",
      ("the first row (sentence, label) looks like a header. For a header, pass", "--columns text=sentence label=label; ")),

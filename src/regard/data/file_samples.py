@@ -112,9 +112,7 @@ def reject_split_folders(entry: str, names: Sequence[str]) -> None:
 # -- tables
 
 
-def read_table(
-    kind: FileKind, entry: str, target: str, columns: Columns, make: Callable[..., S]
-) -> Iterator[S | tables.SkippedRow | DataError]:
+def read_table(kind: FileKind, entry: str, target: str, columns: Columns, make: Callable[..., S]) -> tables.Samples[S]:
     """Yield `make(path, value, line=…, content=…)` of each row of a table, with the value of the column `target`, if any."""
 
     def make_sample(line: int, row: Mapping[str, Any]) -> S | tables.SkippedRow:

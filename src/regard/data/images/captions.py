@@ -30,7 +30,7 @@ from regard.data.images.labeled import IMAGE, ImageSample
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text import tables
 from regard.data.text.files import Columns, existing_file
-from regard.data.text.formats import ALL_TABLE_SUFFIXES, Row, file_format, has_column_names
+from regard.data.text.formats import ALL_TABLE_SUFFIXES, Row, file_format, find_format
 from regard.errors import DataError
 
 CAPTION_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -49,9 +49,6 @@ REQUIRED_COLUMNS = ("image", "captions")  # Required columns of training data; i
 _SPLIT_SUFFIX = re.compile(r"(.+)#([\w+-]+)")
 _CAPTION_NUMBER = re.compile(r"(.*\.\w+)#\d+")
 
-ColumnNames = tuple[str, ...]
-RawRow = dict[str, Any]
-CaptionIterator = Iterator["CaptionedImage | tables.SkippedRow | DataError"]
 _Group = tuple[int, int | None, str | EmbeddedFile, list[str]]
 """line, line for error messages (None in a JSON document), image and captions, merged from the rows read so far"""
 
@@ -63,24 +60,28 @@ class CaptionedImage(ImageSample):
     captions: tuple[str, ...] = ()
 
 
-def read_captions(entry: str, columns: Columns = None, required: ColumnNames = REQUIRED_COLUMNS) -> CaptionIterator:
+def read_captions(entry: str, columns: Columns = None, inputs_only: bool = False) -> tables.Samples[CaptionedImage]:
     """Yield the captioned images of one file, in order of first occurrence."""
     tables.ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # raises for an unknown column choice
     path, splits = find_caption_file(entry)
+    required = ("image",) if inputs_only else REQUIRED_COLUMNS
     document = tables.read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
     if isinstance(document, dict):
-        rows = _coco_rows(path, document, required)
-    elif has_column_names(path):
+        rows = _coco_rows(path, document, inputs_only)
+    elif find_format(path).is_named:
         rows = tables.read_records(path, document, CAPTION_COLUMNS, required, columns)
     else:
-        rows = _table_rows(path, columns, required)
-    return tables.drop_trailing_blanks(_group_by_image(path, rows, splits, required))
+        chosen = tables.find_columns(path, CAPTION_COLUMNS, required, columns, by_order=True)
+        required = REQUIRED_COLUMNS if chosen is None else required
+        chosen = chosen and {name: column for name, column in chosen.items() if name in (*required, "split")}
+        rows = tables.iterate_rows(str(path), required, chosen, optional=("split",))
+    return tables.drop_trailing_blanks(_group_by_image(path, rows, splits, inputs_only))
 
 
 iterate_captions = partial(tables.iterate_all, read_captions, "captions", ADVICE)
 
 
-read_uncaptioned = partial(read_captions, required=("image",))
+read_uncaptioned = partial(read_captions, inputs_only=True)
 """Yield each image of a file once; captions are not read and may be missing."""
 
 
@@ -112,7 +113,7 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
 # -- files -> rows
 
 
-def _coco_rows(path: Path, document: Mapping[str, Any], required: ColumnNames) -> Iterator[Row]:
+def _coco_rows(path: Path, document: Mapping[str, Any], inputs_only: bool) -> Iterator[Row]:
     """Yield numbered captions in annotation order, then images without annotations; for inputs, all images. Invalid images
     and annotations are errors."""
     form = '{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"image_id": 1, "caption": "…"}]}'
@@ -120,8 +121,8 @@ def _coco_rows(path: Path, document: Mapping[str, Any], required: ColumnNames) -
     images, annotations = document.get("images"), document.get("annotations", [])
     if not isinstance(images, list) or not isinstance(annotations, list):
         raise DataError("missing or invalid list 'images' or 'annotations'.", path, advice=hint)
-    annotations = annotations if required == REQUIRED_COLUMNS else []
-    images_by_id: dict[Any, RawRow] = {}
+    annotations = [] if inputs_only else annotations
+    images_by_id: dict[Any, dict[str, Any]] = {}
     captioned: set[Any] = set()
     for number, image in enumerate(images, start=1):
         columns = (
@@ -151,22 +152,15 @@ def _coco_rows(path: Path, document: Mapping[str, Any], required: ColumnNames) -
             yield number, {**row, "whole": True}
 
 
-def _table_rows(path: Path, columns: Columns, required: ColumnNames) -> Iterator[Row]:
-    chosen: dict[str, str] | None = None
-    if file_format(path) in ALL_TABLE_SUFFIXES:  # otherwise `iterate_rows` raises with the supported file types
-        chosen = tables.find_columns(path, CAPTION_COLUMNS, required, columns, by_order=True)
-        required = REQUIRED_COLUMNS if chosen is None else required
-    chosen = chosen and {name: column for name, column in chosen.items() if name in (*required, "split")}
-    return tables.iterate_rows(str(path), required, chosen, optional=("split",))
-
-
 # -- rows -> samples
 
 
-def _group_by_image(path: Path, rows: Iterator[Row], selected: Sequence[str], required: ColumnNames) -> CaptionIterator:
+def _group_by_image(
+    path: Path, rows: Iterator[Row], selected: Sequence[str], inputs_only: bool
+) -> tables.Samples[CaptionedImage]:
     """Merge the captions of each image. Embedded images are yielded during reading, images with paths after all rows,
     because later rows may have more captions of an image."""
-    inputs_only, counts, folders = required != REQUIRED_COLUMNS, Counter[str](), _image_folders(path)
+    counts, folders = Counter[str](), _image_folders(path)
     order: list[tables.SkippedRow | _Group] = []
     by_path: dict[str, _Group] = {}
     embedded: _Group | None = None
@@ -220,7 +214,7 @@ def _image_folders(path: Path) -> list[str]:
 
 
 def _parse_row(
-    path: Path, inputs_only: bool, line: int, row: RawRow
+    path: Path, inputs_only: bool, line: int, row: dict[str, Any]
 ) -> tuple[str | EmbeddedFile, list[str], str | None, str, int | None]:
     """Image, non-empty captions, the missing part if the image or a caption is missing (empty for an empty row), split,
     and line for error messages."""

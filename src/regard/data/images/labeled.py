@@ -35,7 +35,7 @@ from regard.data.file_discovery import CLASS_FILES, DEPTH_SUFFIXES, IMAGE_SUFFIX
 from regard.data.images.image_io import Color, read_mask
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text.files import Columns, read_lines, split_parallel
-from regard.data.text.tables import SkippedRow, format_list, iterate_all
+from regard.data.text.tables import Samples, SkippedRow, format_list, iterate_all
 from regard.errors import DataError, UnknownNameError
 
 IMAGE = file_samples.FileKind("image", "image", IMAGE_SUFFIXES, ("images", "image", "rgb", "pictures", "img", "frames"))
@@ -52,8 +52,6 @@ ADVICE = {
     "": "Pass a folder of images, or a table with the column image.",
 }
 
-ImageIterator = Iterator["ImageSample | SkippedRow | DataError"]
-
 
 @dataclass(frozen=True, slots=True)
 class ImageSample(file_samples.FileSample):
@@ -63,7 +61,7 @@ class ImageSample(file_samples.FileSample):
     target_content: bytes = field(default=b"", repr=False)  # file content of a mask or depth map embedded in a table
 
 
-def _read_entry(target: str, entry: str, columns: Columns = None) -> ImageIterator:
+def _read_entry(target: str, entry: str, columns: Columns = None) -> Samples[ImageSample]:
     """Yield images of one folder or table with `target` (label, mask, depth), or without targets."""
     sides = paired_folders(entry, target)
     if sides is not None:
@@ -114,7 +112,7 @@ def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
 # -- folders
 
 
-def _read_folder(entry: str, target: str) -> ImageIterator:
+def _read_folder(entry: str, target: str) -> Samples[ImageSample]:
     """Yield the images of a folder, with the subfolders as classes if the target is a label.
 
     Subfolders that are images with targets, or splits of the data instead of classes, raise `DataError`."""
@@ -134,7 +132,7 @@ def _read_folder(entry: str, target: str) -> ImageIterator:
     yield from file_samples.read_folder(IMAGE, entry, target == "label", partial(ImageSample, path=entry))
 
 
-def _read_paired_folders(entry: str, images: str, targets: str, target: str) -> ImageIterator:
+def _read_paired_folders(entry: str, images: str, targets: str, target: str) -> Samples[ImageSample]:
     pairs, unused = match_files(images, targets, DEPTH_SUFFIXES if target == "depth" else IMAGE_SUFFIXES)
     num_unmatched = sum(not path and not file.reason for file, path in pairs)
     for number, (file, path) in enumerate(pairs, start=1):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +35,7 @@ from regard.data.reader import Reader, file_contents, file_key
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
 from regard.data.text.files import Columns, existing_file
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format, read_header
-from regard.data.text.tables import SkippedRow, first_value, iterate_all
+from regard.data.text.tables import Samples, first_value, iterate_all
 from regard.errors import DataError, RegardError, UnknownNameError
 
 CLOUD = file_samples.FileKind("point cloud", "cloud", CLOUD_SUFFIXES, ("clouds", "points", "scans", "meshes"))
@@ -100,7 +100,7 @@ def _column_names(entry: str) -> Sequence[str]:
         return ()
 
 
-def _read_entry(task: str, entry: str, columns: Columns = None) -> Iterator[CloudSample | SkippedRow | DataError]:
+def _read_entry(task: str, entry: str, columns: Columns = None) -> Samples[CloudSample]:
     """Yield the point clouds of one folder, table or name: with classes, with point labels, or without labels."""
     columns = columns or {}
     for name in columns:

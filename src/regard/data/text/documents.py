@@ -15,7 +15,7 @@ from itertools import chain
 from regard.data.reader import Reader
 from regard.data.text.files import Columns, existing_file, expand_patterns, read_blocks
 from regard.data.text.formats import BINARY_SUFFIXES, TABLE_SUFFIXES, file_format
-from regard.data.text.tables import ColumnSpec, SkippedRow, drop_trailing_blanks, iterate_rows
+from regard.data.text.tables import ColumnSpec, Samples, SkippedRow, drop_trailing_blanks, iterate_all, iterate_rows
 from regard.errors import DataError
 
 PASSAGE_CHARS = 8192  # characters of a passage; longer documents are split
@@ -47,26 +47,13 @@ def iterate_texts(data: Sequence[str], columns: Columns = None) -> Iterator[Pass
 
     `columns` may name the text column or key, for example {"text": "body"}."""
     files = text_files(data)
-    if not files:
-        raise DataError("No data given.", advice="Pass at least one file or folder.")
     check_columns(files, columns)
-    number = empty = 0
-    size = passage_size(files)
-    for path in files:
-        for item in iterate_passages(path, columns, size):
-            if isinstance(item, DataError):
-                raise item
-            if isinstance(item, Passage):
-                number += item.starts_document
-                yield replace(item, document=number)
-            else:
-                empty += 1
-                yield item
-    if not number:
-        reason = "the data contains no rows"
-        if empty:
-            reason = f"all {empty} documents are empty" if empty > 1 else "the document is empty"
-        raise DataError(f"no text found: {reason}.", ", ".join(files))
+    number = 0
+    for item in iterate_all(partial(iterate_passages, size=passage_size(files)), "text", "", files, columns):
+        if isinstance(item, Passage):
+            number += item.starts_document
+            item = replace(item, document=number)
+        yield item
 
 
 def text_files(data: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -119,13 +106,11 @@ def passage_size(files: Sequence[str]) -> int:
 def check_columns(files: Sequence[str], columns: Columns) -> None:
     """Raise if `columns` is given for files without columns, or names a column other than text."""
     ColumnSpec(TEXT_COLUMNS, columns)
-    if columns and not any(file_format(path) in TABLE_SUFFIXES for path in files):
+    if columns and files and not any(file_format(path) in TABLE_SUFFIXES for path in files):
         raise DataError("plain text has no columns.", files[0], advice="Remove --columns.")
 
 
-def iterate_passages(
-    path: str, columns: Columns = None, size: int | None = None
-) -> Iterator[Passage | SkippedRow | DataError]:
+def iterate_passages(path: str, columns: Columns = None, size: int | None = None) -> Samples[Passage]:
     """Yield the passages of one file, and the errors of invalid rows and lines."""
     if file_format(path) not in TABLE_SUFFIXES:
         existing_file(path)
@@ -139,7 +124,7 @@ def iterate_passages(
     return drop_trailing_blanks(chain.from_iterable(passages))
 
 
-def _split_file(path: str, size: int | None) -> Iterator[Passage | SkippedRow | DataError]:
+def _split_file(path: str, size: int | None) -> Samples[Passage]:
     errors: list[DataError] = []
     texts = (text for _, text in read_blocks(path, errors.append))
     for passage in split_document(path, 1, texts, count_lines=True, size=size):

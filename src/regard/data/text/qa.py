@@ -60,9 +60,7 @@ class QASample:
         return self.title or self.context
 
 
-def read_qa(
-    entry: str, columns: Columns = None, inputs_only: bool = False
-) -> Iterator[QASample | tables.SkippedRow | DataError]:
+def read_qa(entry: str, columns: Columns = None, inputs_only: bool = False) -> tables.Samples[QASample]:
     """Yield the questions of one file: SQuAD JSON, or rows with `question`, `context`, `answer` and optionally `start`,
     `id`, `title`.
 

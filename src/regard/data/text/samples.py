@@ -82,7 +82,7 @@ class ChoiceSample:
 # -- text pairs
 
 
-def read_pairs(entry: str, columns: Columns = None) -> Iterator[Pair | tables.SkippedRow | DataError]:
+def read_pairs(entry: str, columns: Columns = None) -> tables.Samples[Pair]:
     """Yield the pairs of one file or of two parallel files 'SRC:TGT', and `SkippedRow` for rows with an empty side.
 
     Texts are unchanged, without normalization; only surrounding whitespace is removed. `columns` names the two columns by
@@ -133,7 +133,7 @@ def read_sources(entry: str, columns: Columns, aliases: tuple[str, ...] = ("sour
     return tables.convert_rows(rows, lambda line, row: row["source"].strip() or None)
 
 
-def read_positive_pairs(entry: str, columns: Columns = None) -> Iterator[Pair | tables.SkippedRow | DataError]:
+def read_positive_pairs(entry: str, columns: Columns = None) -> tables.Samples[Pair]:
     """Yield the pairs of one file, whose columns may have any names of `PAIR_COLUMNS`, or of two parallel files."""
     if columns or split_parallel(entry) is not None:
         return read_pairs(entry, columns)
@@ -171,9 +171,7 @@ def iterate_labeled(data: Sequence[str], columns: Columns = None) -> Iterator[La
         yield item
 
 
-def read_labeled(
-    entry: str, columns: Columns = None, inputs_only: bool = False
-) -> Iterator[LabeledText | tables.SkippedRow | DataError]:
+def read_labeled(entry: str, columns: Columns = None, inputs_only: bool = False) -> tables.Samples[LabeledText]:
     """Yield the labeled texts of one file with columns `text`, `label` and optionally `pair`.
 
     The only text column next to `label` may have any name. Multi-label data has a column `labels`: a list, or labels
@@ -238,9 +236,7 @@ def _renamed_columns(chosen: Mapping[str, str]) -> dict[str, str]:
 # -- multiple-choice questions
 
 
-def read_questions(
-    entry: str, columns: Columns = None, inputs_only: bool = False
-) -> Iterator[ChoiceSample | tables.SkippedRow | DataError]:
+def read_questions(entry: str, columns: Columns = None, inputs_only: bool = False) -> tables.Samples[ChoiceSample]:
     """Yield the questions of one file. `choices` is a list, or columns choice0, choice1, …; `label` is the index of the
     correct choice from 0, its letter, or its text.
 

@@ -33,6 +33,9 @@ class SkippedRow:
     reason: str = ""  # the missing value, and the start of the other value
 
 
+Samples = Iterator[T | SkippedRow | DataError]  # Samples of a file, with skipped rows, and the errors of invalid rows
+
+
 # -- column names
 
 
@@ -413,7 +416,7 @@ def read_records(
 
 
 def iterate_all(
-    read: Callable[[str, files.Columns], Iterator[T | SkippedRow | DataError]],
+    read: Callable[[str, files.Columns], Samples[T]],
     unit: str,
     advice: str,
     data: Sequence[str],
@@ -423,7 +426,7 @@ def iterate_all(
     sample."""
     entries = files.expand_patterns(data)
     if not entries:
-        raise DataError("No data given.", advice="Pass at least one file.")
+        raise DataError("No data given.", advice="Pass at least one file or folder.")
     count = skipped = 0
     first_reason = ""
     for entry in entries:
@@ -439,14 +442,12 @@ def iterate_all(
     if not count:
         reason = "the data contains no rows or files"
         if skipped:
-            reason = f"all {skipped} entries were skipped" if skipped > 1 else "the only entry was skipped"
-            reason += f" ({'first: ' * (skipped > 1)}{first_reason})" if first_reason else ""
+            reason = f"all {skipped} entries were " if skipped > 1 else "the only entry was "
+            reason += f"skipped ({'first: ' * (skipped > 1)}{first_reason})" if first_reason else "empty"
         raise DataError(f"no {unit} found: {reason}.", ", ".join(entries), advice=advice)
 
 
-def make_samples(
-    rows: Iterable[formats.Row], make: Callable[[int, Any], T | SkippedRow]
-) -> Iterator[T | SkippedRow | DataError]:
+def make_samples(rows: Iterable[formats.Row], make: Callable[[int, Any], T | SkippedRow]) -> Samples[T]:
     """Yield `make(line, row)` of all rows, or the errors of invalid rows, except empty rows (skipped without a reason) at
     the end of the file."""
     empty: list[SkippedRow] = []
@@ -460,7 +461,7 @@ def make_samples(
         yield item
 
 
-def drop_trailing_blanks(items: Iterable[T | SkippedRow]) -> Iterator[T | SkippedRow | DataError]:
+def drop_trailing_blanks(items: Iterable[T | SkippedRow]) -> Samples[T]:
     """Yield samples and skipped rows, except empty rows at the end of the file."""
     return make_samples(enumerate(items), lambda number, item: item)
 

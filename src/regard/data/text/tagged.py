@@ -84,9 +84,7 @@ class TaggedSentence:
     line: int = 0  # line of the first word
 
 
-def read_tagged(
-    entry: str, columns: Columns = None, inputs_only: bool = False
-) -> Iterator[TaggedSentence | tables.SkippedRow | DataError]:
+def read_tagged(entry: str, columns: Columns = None, inputs_only: bool = False) -> tables.Samples[TaggedSentence]:
     """Yield the sentences of one file.
 
     In CoNLL format the word is the first column and the tag the last, unless `columns` gives other positions. Tables, JSON
@@ -159,9 +157,7 @@ def _check_tags(path: str, first_seen: dict[bool, tuple[int, str]], tags: Iterab
 # -- one sentence per row
 
 
-def _read_table(
-    entry: str, path: Path, columns: Columns, inputs_only: bool
-) -> Iterator[TaggedSentence | tables.SkippedRow | DataError]:
+def _read_table(entry: str, path: Path, columns: Columns, inputs_only: bool) -> tables.Samples[TaggedSentence]:
     required = ("words",) if inputs_only else COLUMNS
     chosen = tables.find_columns(path, COLUMN_ALIASES, required, columns, by_order=True)
     names: Sequence[str] = ()
