@@ -77,24 +77,6 @@ def check_count(count: int, noun: str, advice: str = "Split the file into smalle
         raise FileFormatError(f"{count:,} {noun} exceed the maximum of {MAX_POINTS:,}.", advice)
 
 
-def resolve_columns(
-    available: Mapping[str, Any] | list[str] | tuple[str, ...], columns: Columns | None = None
-) -> dict[str, str]:
-    """Columns of a file by their meaning: `columns` if given, otherwise by the usual names."""
-    lowered = {name.lower().removeprefix("scalar_"): name for name in reversed(list(available))}
-    resolved = {}
-    for name, aliases in COLUMN_ALIASES.items():
-        column = (columns or {}).get(name)
-        if column is None:
-            column = next((lowered[alias] for alias in aliases if alias in lowered), None)
-        elif column not in available:
-            advice = f"Available columns: {', '.join(available) or 'none'}."
-            raise FileFormatError(f"unknown column '{column}' for {name}.", advice)
-        if column:
-            resolved[name] = column
-    return resolved
-
-
 def normalize_cloud(raw: RawCloud) -> PointCloud:
     """Convert a raw point cloud to the common format; raises FileFormatError for invalid values."""
     if raw.coordinates.ndim != 2 or raw.coordinates.shape[1] != 3:
@@ -294,26 +276,39 @@ def _is_plausible(name: str, values: NDArray[Any]) -> bool:
 
 def _from_named_columns(table: NDArray[Any], names: Sequence[str], columns: Columns) -> RawCloud:
     """Point cloud by the names of the header, and by `columns` with header names or column indices."""
-    indices = {name: index for index, name in reversed(list(enumerate(names)))}
-    by_index = {name: column for name, column in columns.items() if column not in indices and column.isdigit()}
-    for name, column in by_index.items():
-        if int(column) >= table.shape[1]:
-            problem = f"unknown column {column} for {name}."
-            raise FileFormatError(problem, f"Column indices run from 0 to {table.shape[1] - 1}.")
-    by_name = {name: column for name, column in columns.items() if name not in by_index}
-    if by_name and not names:
-        name, column = next(iter(by_name.items()))
-        problem = f"no header line, so the column '{column}' for {name} cannot be found."
-        raise FileFormatError(problem, "Pass a column index, counted from 0.")
-    at = {} if names else {name: index for index, name in enumerate("xyz")}
-    at |= {name: indices[column] for name, column in resolve_columns(list(indices), by_name).items()}
-    at |= {name: int(column) for name, column in by_index.items()}
+    places = {name: index for index, name in reversed(list(enumerate(names or "xyz")))}
+    for name, column in columns.items():
+        if column in names:
+            continue
+        if column.isdigit():
+            if int(column) >= table.shape[1]:
+                problem = f"unknown column {column} for {name}."
+                raise FileFormatError(problem, f"Column indices run from 0 to {table.shape[1] - 1}.")
+            places[column] = int(column)
+        elif not names:
+            problem = f"no header line, so the column '{column}' for {name} cannot be found."
+            raise FileFormatError(problem, "Pass a column index, counted from 0.")
     advice = f"Columns of the header: {', '.join(names)}. {HEADER_HINT}"
-    return assemble_cloud({name: table[:, index] for name, index in at.items()}, "the header has no column {}.", advice)
+    available = {name: table[:, index] for name, index in places.items()}
+    return assemble_cloud(available, columns, "the header has no column {}.", advice)
 
 
-def assemble_cloud(values: Mapping[str, NDArray[Any]], problem: str, advice: str) -> RawCloud:
-    """Point cloud from one array for each meaning of `COLUMN_NAMES`; `problem` and `advice` report a missing x, y or z."""
+def assemble_cloud(
+    available: Mapping[str, NDArray[Any]], columns: Columns | None, problem: str, advice: str
+) -> RawCloud:
+    """Point cloud from the arrays of a file, selected by `columns` if given, otherwise by the usual names; `problem` and
+    `advice` report a missing x, y or z."""
+    lowered = {name.lower().removeprefix("scalar_"): name for name in reversed(list(available))}
+    values = {}
+    for name, aliases in COLUMN_ALIASES.items():
+        column = (columns or {}).get(name)
+        if column is None:
+            column = next((lowered[alias] for alias in aliases if alias in lowered), None)
+        elif column not in available:
+            known = f"Available columns: {', '.join(available) or 'none'}."
+            raise FileFormatError(f"unknown column '{column}' for {name}.", known)
+        if column:
+            values[name] = available[column]
     for axis in "xyz":
         if axis not in values:
             raise FileFormatError(problem.format(axis), advice)

@@ -38,7 +38,6 @@ from regard.data.points.cloud import (
     check_count,
     cloud_from_table,
     normalize_cloud,
-    resolve_columns,
     sample_mesh,
 )
 from regard.data.points.formats import read_glb, read_obj, read_off, read_ply, read_points, read_stl
@@ -166,9 +165,9 @@ def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:
 
 def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     if array.dtype.names:  # with the same names as PLY properties
-        names = resolve_columns([name for name in array.dtype.names if not array.dtype[name].shape], columns)
-        values = {name: array.ravel()[field] for name, field in names.items()}
-        return assemble_cloud(values, "no field is named {}.", f"Available fields: {', '.join(array.dtype.names)}.")
+        fields = {name: array[name].ravel() for name in array.dtype.names if not array.dtype[name].shape}
+        advice = f"Available fields: {', '.join(array.dtype.names)}."
+        return assemble_cloud(fields, columns, "no field is named {}.", advice)
     if array.ndim == 3 and 1 in array.shape:
         array = array.reshape([side for side in array.shape if side != 1] or [1])
     if array.ndim != 2 or array.dtype.kind not in "fiub":

@@ -28,7 +28,6 @@ from regard.data.points.cloud import (
     assemble_cloud,
     check_count,
     cloud_from_table,
-    resolve_columns,
     triangulate,
 )
 
@@ -195,8 +194,7 @@ def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
     if corners:  # triangulated last, because faces may precede the vertices in the file
         faces = triangulate(face[f"#{corners}"], face[corners], len(next(iter(vertex.values()), ())))
     advice = f"Available properties: {', '.join(vertex) or 'none'}."
-    chosen = {name: vertex[column] for name, column in resolve_columns(list(vertex), columns).items()}
-    cloud = assemble_cloud(chosen, "the vertices have no property {}.", advice)
+    cloud = assemble_cloud(vertex, columns, "the vertices have no property {}.", advice)
     # labels belong to vertices, so a labeled mesh is read as a point cloud without faces
     kept = faces if cloud.labels is None and faces is not None and len(faces) else None
     return replace(cloud, classes=classes, faces=kept)
