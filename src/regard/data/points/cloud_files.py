@@ -28,18 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.file_discovery import COPY_AGAIN, FileFormatError, Location, library_errors, open_source, sniff_format
-from regard.data.points.cloud import (
-    DEFAULT_POINTS,
-    MAX_POINTS,
-    Columns,
-    PointCloud,
-    RawCloud,
-    assemble_cloud,
-    check_count,
-    cloud_from_table,
-    normalize_cloud,
-    sample_mesh,
-)
+from regard.data.points import cloud as clouds
+from regard.data.points.cloud import DEFAULT_POINTS, MAX_POINTS, Columns, PointCloud, RawCloud
 from regard.data.points.formats import read_glb, read_obj, read_off, read_ply, read_points, read_stl
 from regard.errors import DataError
 from regard.files import write_file
@@ -81,7 +71,7 @@ def read_cloud(
     with open_source(source, "point cloud", location) as stream, np.errstate(invalid="ignore", over="ignore"):
         content = stream.read()
         raw = _READERS[_detect_format(content, ending)](content, columns)
-        return normalize_cloud(raw if raw.faces is None else sample_mesh(raw, num_points))
+        return clouds.normalize_cloud(raw if raw.faces is None else clouds.sample_mesh(raw, num_points))
 
 
 def _detect_format(content: bytes, ending: str) -> str:
@@ -167,7 +157,7 @@ def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     if array.dtype.names:  # with the same names as PLY properties
         fields = {name: array[name].ravel() for name in array.dtype.names if not array.dtype[name].shape}
         advice = f"Available fields: {', '.join(array.dtype.names)}."
-        return assemble_cloud(fields, columns, "no field is named {}.", advice)
+        return clouds.assemble_cloud(fields, columns, "no field is named {}.", advice)
     if array.ndim == 3 and 1 in array.shape:
         array = array.reshape([side for side in array.shape if side != 1] or [1])
     if array.ndim != 2 or array.dtype.kind not in "fiub":
@@ -176,7 +166,7 @@ def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     if array.shape[1] > 10 and array.shape[0] in (3, 6):
         problem = f"the array of shape {array.shape} appears to be transposed."
         raise FileFormatError(problem, "Save the array with one row per point.")
-    return cloud_from_table(array, (), columns)
+    return clouds.cloud_from_table(array, (), columns)
 
 
 def _read_array(stream: IO[bytes], num_bytes: int, inside: str = "") -> NDArray[Any]:
@@ -198,7 +188,7 @@ def _read_array(stream: IO[bytes], num_bytes: int, inside: str = "") -> NDArray[
         if wanted > 80 * MAX_POINTS:  # a kilobyte of an archive may decompress to a gigabyte
             problem = f"{inside}{wanted:,} bytes exceed the maximum of {80 * MAX_POINTS:,}."
             raise FileFormatError(problem, "Split the file into smaller files.")
-        check_count(shape[0] if shape else 0, "points")
+        clouds.check_count(shape[0] if shape else 0, "points")
         stream.seek(0)
         array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
         return array

@@ -298,10 +298,9 @@ def _read_text(rows: Sequence[str], first: int, element: PlyElement) -> Values:
         for values, (name, (kind, *_)) in zip(table.T, element.properties.items(), strict=True):
             columns[name] = values
             # integers if declared and exact, so that colors of 0 and 1 count as uint8, not as fractions
-            if kind[0] != "f" and np.isfinite(values).all() and (values == np.rint(values)).all():
-                low, high = np.iinfo(kind).min, min(np.iinfo(kind).max, 2**53)
-                fits = values.min(initial=low) >= low and values.max(initial=low) <= high
-                columns[name] = values.astype(kind) if fits else values
+            whole = values if kind[0] == "f" else values.astype(kind)
+            if ((whole == values) & (np.abs(values) <= 2.0**53)).all():
+                columns[name] = whole
         return columns
     if element.name == "vertex":
         problem = "list properties of vertices are not supported in text PLY files."

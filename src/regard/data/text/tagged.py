@@ -32,20 +32,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from regard.data.reader import Reader, with_target
-from regard.data.text import tables
+from regard.data.text import formats, tables
 from regard.data.text.files import Columns, existing_file, read_lines
-from regard.data.text.formats import (
-    ALL_TABLE_SUFFIXES,
-    TAB_SUFFIXES,
-    TABLE_SUFFIXES,
-    file_format,
-    find_format,
-    has_column_names,
-    read_class_names,
-    read_header,
-    read_schema,
-    unsupported_type,
-)
 from regard.errors import DataError, RegardError
 
 TagScheme = Literal["IOB1", "IOB2", "BIOES", "BILOU", "plain"]
@@ -92,8 +80,8 @@ def read_tagged(entry: str, columns: Columns = None, inputs_only: bool = False) 
     With `inputs_only`, tags are not read and may be missing."""
     tables.ColumnSpec(COLUMNS, columns)  # raises for an unknown column choice
     path = existing_file(entry)
-    kind = file_format(path)
-    if kind in (*CONLL_SUFFIXES, *TAB_SUFFIXES):
+    kind = formats.file_format(path)
+    if kind in (*CONLL_SUFFIXES, *formats.TAB_SUFFIXES):
         sentence_cell, has_sentence_rows = _find_sentences(path, columns)
         is_table = has_sentence_rows or (sentence_cell is not None and inputs_only)
         if kind in CONLL_SUFFIXES or not is_table:
@@ -106,9 +94,10 @@ def read_tagged(entry: str, columns: Columns = None, inputs_only: bool = False) 
                     "Tables with one sentence per row need the columns words and tags, with one tag per word.",
                 )
             return _read_conll(entry, path, columns, inputs_only)
-    elif kind not in ALL_TABLE_SUFFIXES:
-        formats = ".txt .tsv (one word per line), .csv .tsv .jsonl (one sentence per line), .parquet"
-        raise unsupported_type(path, f"Supported: {' '.join(CONLL_SUFFIXES)} {formats}; text files also with .gz.")
+    elif kind not in formats.ALL_TABLE_SUFFIXES:
+        others = ".txt .tsv (one word per line), .csv .tsv .jsonl (one sentence per line), .parquet"
+        advice = f"Supported: {' '.join(CONLL_SUFFIXES)} {others}; text files also with .gz."
+        raise formats.unsupported_type(path, advice)
     return _read_table(entry, path, columns, inputs_only)
 
 
@@ -161,13 +150,13 @@ def _read_table(entry: str, path: Path, columns: Columns, inputs_only: bool) -> 
     required = ("words",) if inputs_only else COLUMNS
     chosen = tables.find_columns(path, COLUMN_ALIASES, required, columns, by_order=True)
     names: Sequence[str] = ()
-    if inputs_only and chosen is None and len(read_header(path)) == len(COLUMNS):
+    if inputs_only and chosen is None and len(formats.read_header(path)) == len(COLUMNS):
         required = COLUMNS
     elif chosen is not None:
         chosen = {name: column for name, column in chosen.items() if name in required}
     if not inputs_only:
         tag_column = (chosen or {}).get("tags", "tags")
-        names = read_class_names(path, tag_column)
+        names = formats.read_class_names(path, tag_column)
         if not names:
             _reject_numeric_tags(path, tag_column)
     first_seen: dict[bool, tuple[int, str]] = {}
@@ -209,15 +198,15 @@ def _split_items(value: Any) -> list[str]:
 
 def _reject_numeric_tags(path: Path, column: str) -> None:
     """Raise `DataError` if tags are numbers without names."""
-    if not has_column_names(path):
+    if not formats.has_column_names(path):
         return
     number: str | int | None
-    schema = read_schema(path)
+    schema = formats.read_schema(path)
     if schema is not None:
         kinds = {field.name: str(getattr(field.type, "value_type", field.type)) for field in schema}
         number, line = kinds[column] if "int" in kinds.get(column, "") else None, None
     else:
-        records = find_format(path).rows(path)
+        records = formats.find_format(path).rows(path)
         line, tags = next(((line, row.get(column)) for line, row in records if isinstance(row, dict)), (0, None))
         number = next((tag for tag in tags if isinstance(tag, int)), None) if isinstance(tags, list) else None
     if number is not None:
@@ -309,9 +298,8 @@ def _detect_layout(path: Path, line: int, text: str, columns: Columns, words_onl
     header = bool(chosen_names) or None not in usual
     advice = " Positions start at 0: words=0 tags=1."
     tables.require_columns(chosen_names, cells, f"Columns in {path}, line {line}", advice)
-    word, tag = (
-        CONLLU_COLUMNS if file_format(path) == ".conllu" and len(cells) > max(CONLLU_COLUMNS) else (0, len(cells) - 1)
-    )
+    is_conllu = formats.file_format(path) == ".conllu" and len(cells) > max(CONLLU_COLUMNS)
+    word, tag = CONLLU_COLUMNS if is_conllu else (0, len(cells) - 1)
     if header:
         word, tag = usual[0] or 0, tag if usual[1] is None else usual[1]
     places = {
@@ -488,5 +476,5 @@ TAGGED = Reader(
     contents=lambda sentence: with_target((" ".join(sentence.words),), " ".join(sentence.tags)),
     texts=lambda sentence: (" ".join(sentence.words),),
     labels=lambda sentence: sentence.tags,
-    table_suffixes=(*CONLL_SUFFIXES, *TABLE_SUFFIXES),
+    table_suffixes=(*CONLL_SUFFIXES, *formats.TABLE_SUFFIXES),
 )
