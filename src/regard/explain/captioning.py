@@ -142,9 +142,7 @@ def _word_ranges(text: TextTokenizer, ids: list[int]) -> WordRanges:
     return groups
 
 
-def grid_layers(
-    body: Any, batch: Batch, records: AttentionRecords, word_ranges: WordRanges
-) -> tuple[CaptionLayer, ...]:
+def grid_layers(body: Any, batch: Batch, records: AttentionRecords, groups: WordRanges) -> tuple[CaptionLayer, ...]:
     """Attention over the image grid per layer, averaged over the tokens of each word; empty without such attention."""
     grid = body.grid(batch)
     if grid is None:
@@ -156,7 +154,7 @@ def grid_layers(
         over = isinstance(place, ScoreAttention) or (isinstance(place, Attention) and place.is_cross)
         if over and records.weights(name).shape[-1] == first + rows * columns:
             weights = records.weights(name)[0].double().cpu().numpy()[..., first:]
-            words = np.stack([weights[:, list(group)].mean(1) for group in word_ranges], axis=1)
+            words = np.stack([weights[:, list(group)].mean(1) for group in groups], axis=1)
             found.append(CaptionLayer(f"layer {len(found) + 1}", words.reshape(*words.shape[:2], rows, columns)))
     return tuple(found)
 

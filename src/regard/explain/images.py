@@ -28,6 +28,7 @@ from regard.explain import Explanation
 from regard.explain.rollout import (
     MAX_BYTES,
     AttentionLayer,
+    ScoreFn,
     logit_margin,
     mean_layer,
     record_layers,
@@ -167,11 +168,9 @@ class ImageAttention:
     def add(self, records: Sequence[AttentionRecord]) -> None:
         self.stages[stage_index(records[0].name)].add(records)
 
-    def record(
-        self, model: Model, batch: Batch, score_fn: Callable[[Tensor], Tensor] | None = None
-    ) -> GridArray | None:
-        """Run the model once and record attention. With `score_fn`, a function of the logits, returns the relevance (h, w) of
-        the cells of the finest grid for the score, or None if gradients would exceed `MAX_BYTES`."""
+    def record(self, model: Model, batch: Batch, score_fn: ScoreFn | None) -> GridArray | None:
+        """Run the model once and record attention. Returns the relevance (h, w) of the cells of the finest grid for the score,
+        if given, or None if gradients would exceed `MAX_BYTES`."""
         gradients = score_fn is not None and self.fits_memory(model.body)
         logits, groups = record_layers(model, batch, [self.add], gradients)
         if score_fn is None or not gradients:
@@ -431,8 +430,8 @@ def _target_class(
     return which, labels[best] + (f" (explained class: {target})" if which != best else ""), facts
 
 
-def _score_fn(which: int, at: Pixel | None = None) -> Callable[[Tensor], Tensor]:
-    """Score as a function of the logits: margin of a class, or depth; at pixel `at`, or averaged over all pixels."""
+def _score_fn(which: int, at: Pixel | None = None) -> ScoreFn:
+    """Margin of a class, or depth; at pixel `at`, or averaged over all pixels."""
 
     def of(logits: Tensor) -> Tensor:
         own = logits[0] if logits.ndim == 2 else _pixel_value(logits[0], at)

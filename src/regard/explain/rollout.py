@@ -26,6 +26,7 @@ from regard.nn.recording import named_attentions, record_attention
 from regard.tasks.base import Model
 from regard.types import AttentionRecord, Batch
 
+ScoreFn = Callable[[Tensor], Tensor]  # Score as a function of the logits.
 CHUNK_ROWS = 4096  # Queries per chunk, to limit the memory of products over long sequences.
 
 
@@ -285,13 +286,9 @@ def relevance_layers(
 ) -> Iterator[AttentionLayer]:
     """The matrix Ā of each layer, of `lengths` tokens: the positive part of gradient × attention for the score `value`."""
     weights = [record.weights for group in record_groups for record in group]
-    gradients = iter(torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True))
+    gradients = iter(torch.autograd.grad(value, weights, retain_graph=True, materialize_grads=True))
     for group, length in zip(record_groups, lengths, strict=True):
-        products = []
-        for record in group:
-            gradient = next(gradients)
-            unused = torch.zeros_like(record.weights)
-            products.append(unused if gradient is None else (gradient * record.weights.detach()).clamp(min=0))
+        products = [(next(gradients) * record.weights.detach()).clamp(min=0) for record in group]
         yield mean_layer(slice_records(group, row, length, products))
 
 
@@ -302,7 +299,7 @@ class OutputScore:
     name: str
     row: int
     positions: tuple[int, ...]  # tokens whose last hidden states are the input of the head
-    score_fn: Callable[[Tensor], Tensor] | None  # function of the logits of the task; None: only rollout
+    score_fn: ScoreFn | None  # None: only rollout
     kind: str = ""  # kind of the explained output for titles, for example `class`
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -25,6 +25,7 @@ from regard.explain.rollout import (
     MAX_BYTES,
     OutputScore,
     RowAttention,
+    ScoreFn,
     TokenBlocks,
     attribute,
     attribution_bytes,
@@ -377,7 +378,7 @@ def _cosine(vectors: Tensor) -> Tensor:
     return F.cosine_similarity(vectors[0], vectors[1], dim=0)
 
 
-def margin(*targets: tuple[Any, int]) -> Callable[[Tensor], Tensor]:
+def margin(*targets: tuple[Any, int]) -> ScoreFn:
     """Score function of the logits: sum of the margins of the targets, each the place of a vector of logits, and an index."""
     return lambda logits: torch.stack([logit_margin(logits[place], index) for place, index in targets]).sum()
 

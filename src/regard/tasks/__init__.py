@@ -38,8 +38,7 @@ class Task:
     default_model: str  # preset if no model is given
     description: str
     usage: str  # example of an input on the command line
-    target: str = ""
-    """modality of the targets, if the targets need a processor; text: the processor includes a tokenizer"""
+    target: str = ""  # modality of targets that need a processor; text: the processor includes a tokenizer
     pipeline_tag: str = ""  # pipeline tag of the Hugging Face Hub; the Hub has none for point clouds
     aliases: tuple[str, ...] = ()  # names of the task in other tools
 

@@ -77,8 +77,7 @@ class HeadOptions:
     multi_label: bool = False  # True if every label is an independent binary decision
     pair_order: str = ""  # order of text pairs (`data.pair_order`); empty for models of single texts
     tag_scheme: str = ""  # tag scheme of predictions (`data.tag_scheme`)
-    class_ids: tuple[int, ...] = ()
-    """values of the classes in masks or point labels, if these differ from the class indices"""
+    class_ids: tuple[int, ...] = ()  # values of the classes in masks or point labels, unless equal to the indices
     max_train_length: int = 0  # maximum number of tokens of a training question; 0: unknown
     pooling: Any = field(default=None, compare=False)  # pooling of embeddings, saved in files of sentence-transformers
 
@@ -218,8 +217,7 @@ class LossWeights:
 
 
 NO_WEIGHTS = LossWeights()
-Loss = tuple[Tensor, Tensor]
-"""Sum and count of a loss; gradient accumulation and data parallelism divide by the global count."""
+Loss = tuple[Tensor, Tensor]  # Sum and count of a loss; accumulation and data parallelism divide by the global count.
 
 
 @dataclass(frozen=True)
@@ -269,15 +267,12 @@ class Objective:
     count_fields: ClassVar[tuple[str, ...]] = ()
     """fields with positions or counts instead of token ids; their values may exceed the vocabulary size"""
     options: OptionRules = OptionRules()
-    settings: ClassVar[tuple[str, ...]] = ()
-    """task-specific settings with an effect, in addition to those of the modality"""
+    settings: ClassVar[tuple[str, ...]] = ()  # task-specific settings with an effect, besides those of the modality
     input_settings: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # further settings by input modality
     modality_class: ClassVar[Any] = None  # class of the modality, if different from the class of the input modality
-    modality_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """arguments of the modality class by input modality"""
+    modality_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # arguments of the modality class by its name
     encoding_settings: ClassVar[tuple[str, ...]] = ()  # settings `data.*` that change encoded samples
-    single_types: ClassVar[tuple[type, ...]] = ()
-    """types of one input, besides those of the modality; lists are several inputs"""
+    single_types: ClassVar[tuple[type, ...]] = ()  # types of one input besides those of the modality; a list is several
     validation_decode: ClassVar[Mapping[str, Any]] = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
     """decode settings of validations during training. The full settings apply at the end"""
     truncation: ClassVar[str] = ""  # removed part of long samples; empty: long samples are skipped
@@ -288,17 +283,13 @@ class Objective:
     has_length_limit: bool = True  # True if samples may exceed the length limit
     multiline: ClassVar[bool] = False  # True if predictions may have several lines
     allows_empty_prompt: ClassVar[bool] = False  # True if no input at all is a valid input
-    has_file_output: ClassVar[bool] = False
-    """True if predictions are images or point clouds, written to files by `write_files`"""
+    has_file_output: ClassVar[bool] = False  # True if predictions are images or point clouds, for `write_files`
     streams: ClassVar[bool] = False  # True if the objective has `stream`
     ranks: ClassVar[bool] = False  # True if the objective has `rank`
-    rank_advice: ClassVar[str] = "Use a model trained for task 'lm' or 'choose'."
-    """advice of the error if the objective has no `rank`"""
-    head: Any = None
-    """builds the head on the hidden states from config and options; None: the body has the output layer"""
+    rank_advice: ClassVar[str] = "Use a model trained for task 'lm' or 'choose'."  # advice if there is no `rank`
+    head: Any = None  # builds the head from config and options; None: the body has the output layer
     uses_feature_maps: bool = False  # True if the head reads feature maps: later modules of the body are frozen
-    example_from: ClassVar[str] = ""
-    """attribute of a sample with an example for the command line; empty: `usage` of the task"""
+    example_from: ClassVar[str] = ""  # attribute of a sample used as command-line example; empty: `usage` of the task
 
     def __init__(self, task: Task) -> None:
         self.task, self.name = task, task.name

@@ -100,8 +100,7 @@ def caption_index(encoded: base.Encoded) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 class Caption(base.Objective):
-    metrics = ("cider", "bleu4")
-    """CIDEr-D, the automatic metric closest to human judgment here; BLEU-4 for a single image"""
+    metrics = ("cider", "bleu4")  # CIDEr-D, the metric closest to human judgment here; BLEU-4 for a single image
     modality_class = CaptionedImages
     fields = ("image", "captions", "ends")
     count_fields = ("ends",)

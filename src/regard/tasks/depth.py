@@ -22,8 +22,7 @@ from regard.tasks.dense import MapObjective, augmented_maps, figure_samples
 from regard.tasks.metrics.segmentation_depth import align_depth, depth_scores
 from regard.types import Batch, Prediction
 
-METERS_LABEL = "meters"
-"""Label of models that predict meters. Other models predict inverse depth up to scale and shift."""
+METERS_LABEL = "meters"  # label of models that predict meters; others predict inverse depth up to scale and shift
 INITIAL_DEPTH = 2.0  # initial prediction of a new head in meters
 MAX_FIGURE_SAMPLES = 6  # maximum number of validation images in the figure
 

@@ -48,8 +48,7 @@ class MatchCounts:
 
 @dataclass(frozen=True)
 class ClassMetrics:
-    by_class: dict[str, MatchCounts]
-    """counts by class, entity type or tag, for those among labels or predictions, in alphabetical order"""
+    by_class: dict[str, MatchCounts]  # counts by class, entity type or tag among labels or predictions, sorted by name
     unit: str  # plural noun for the counted items in figures
     column: str = "class"  # noun for a class in tables
     accuracy: float = 0.0  # fraction of words with the correct tag

@@ -41,8 +41,7 @@ from regard.types import Batch, Packing
 
 MAX_INSPECTED = 32  # number of point clouds read to detect features and sizes
 MAX_POINTS = 2**17  # maximum points per batch at inference
-LENGTH_MULTIPLE = 128
-"""Maximum lengths of batches are rounded up to this multiple if lengths differ, to limit recompilation."""
+LENGTH_MULTIPLE = 128  # multiple for the maximum lengths of batches with different lengths, to limit recompilation
 MIN_POINTS = 64  # minimum number of points for a reasonable prediction
 MAX_VOTES = 8  # maximum number of votes for a large point cloud, unless `decode.num_votes` is larger
 PROCESSOR_SETTINGS = ("num_points", "point_norm", "voxel_size", "block_size", "up_axis", "point_features")

@@ -37,8 +37,7 @@ from regard.tasks import base
 from regard.tasks.modality.base import InputBatches, InputFields, Modality
 from regard.types import IGNORE, Batch, BodyOutput, TextFields
 
-HEAD_TOKENS = ("_start_", "_delimiter_", "_classify_")
-"""Special tokens of GPT-1 fine-tuning, with the names of the paper's code."""
+HEAD_TOKENS = ("_start_", "_delimiter_", "_classify_")  # special tokens of GPT-1 fine-tuning, named as in its code
 
 SPECIAL_ID_FIELDS: dict[str, Role] = {"pad_id": "pad", "bos_id": "start", "eos_id": "end", "mask_id": "mask"}
 """Config fields of special token ids, and the role of each token in the tokenizer."""
@@ -216,8 +215,7 @@ class Text(Modality):
             yield rows, self.collate(inputs, rows, model.config, None)
 
 
-SEQ2SEQ_TOKENS = {"pad_id": PAD, "bos_id": START, "eos_id": END}
-"""Config fields of the special tokens of sequence-to-sequence models."""
+SEQ2SEQ_TOKENS = {"pad_id": PAD, "bos_id": START, "eos_id": END}  # special tokens of sequence-to-sequence models
 
 
 def pad_id(config: Any) -> int:
@@ -333,8 +331,7 @@ class SequenceOutput(NamedTuple):
 
     batch: Batch  # sequences as rows (S·K, L), or one packed row
     lengths: Tensor  # (S, K) lengths of the sequences; 0 for missing sequences
-    pooled: Tensor
-    """(S, K, D) pooled state of each sequence: the pooler output of an encoder, or the last hidden state of a decoder"""
+    pooled: Tensor  # (S, K, D) pooled states: pooler output of an encoder, or last hidden state of a decoder
     body_output: BodyOutput
 
 
