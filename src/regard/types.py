@@ -116,6 +116,12 @@ class Batch(TensorFields):
             raise ValueError("The decoder requires batch.decoder.")
         return self.decoder
 
+    def require_labels(self) -> Tensor:
+        """Labels; a batch without them is an error."""
+        if self.labels is None:
+            raise ValueError("The loss requires batch.labels.")
+        return self.labels
+
     def select_rows(self, rows: Tensor) -> Batch:
         """The batch with these rows, in this order; packed batches are not supported."""
         if self.packing is not None or (self.decoder is not None and self.decoder.packing is not None):

@@ -172,13 +172,12 @@ def _occlusion_maps(model: Model, batch: Batch, ids: list[int], groups: WordRang
         x = batch.inputs.clone()
         x[..., max(round(top), 0) : round(bottom), max(round(left), 0) : round(right)] = mean
         images.append(x)
-    assert batch.decoder is not None
     targets = torch.tensor(ids, device=batch.inputs.device)
     logs = []  # log-probabilities (B, T) of the caption tokens
     with torch.inference_mode():
         for first in range(0, len(images), OCCLUSION_BATCH):
             x = torch.cat(images[first : first + OCCLUSION_BATCH])
-            own = Batch(x, decoder=DecoderInputs(batch.decoder.inputs[:, : len(ids)].expand(len(x), -1)))
+            own = Batch(x, decoder=DecoderInputs(batch.require_decoder().inputs[:, : len(ids)].expand(len(x), -1)))
             logs.append(token_log_probs(model, own).gather(-1, targets.expand(len(x), -1)[..., None])[..., 0].cpu())
     values = torch.cat(logs)
     falls = (values[:1] - values[1:]).clamp(min=0)

@@ -25,20 +25,7 @@ from regard.draw.panels import OverlayMap, draw_heatmap_overlays, draw_position_
 from regard.draw.text import check_choice
 from regard.errors import RegardError
 from regard.explain import Explanation
-from regard.explain.rollout import (
-    MAX_BYTES,
-    AttentionLayer,
-    ScoreFn,
-    logit_margin,
-    mean_layer,
-    record_layers,
-    relevance,
-    relevance_layers,
-    rollout,
-    slice_records,
-    uniform_weights,
-    weighted_sum,
-)
+from regard.explain import rollout as rollouts
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.nn.recording import named_attentions
 from regard.nn.vision.patches import VisionTransformer
@@ -47,7 +34,7 @@ from regard.tasks.base import Model
 from regard.tasks.classify import class_probabilities
 from regard.tasks.depth import METERS_LABEL
 from regard.tasks.draw import require_palette, shift_right
-from regard.tasks.modality.image import load_image, prepare_images
+from regard.tasks.modality.image import load_image, prepare_images, stack_images
 from regard.types import AttentionRecord, Batch
 
 METHODS = {
@@ -135,16 +122,16 @@ class GridAttention:
     token_grid: TokenGrid
     query_tokens: tuple[int, ...]
     stored_queries: tuple[int, ...] = ()
-    layers: list[AttentionLayer] = field(default_factory=list)
+    layers: list[rollouts.AttentionLayer] = field(default_factory=list)
     query_maps: list[GridArray] = field(default_factory=list)  # (heads, h, w) per layer
     stored_maps: list[NDArray[np.float32]] = field(default_factory=list)  # (stored queries, heads, h, w) per layer
 
     def add(self, records: Sequence[AttentionRecord]) -> None:
         grid, length = self.token_grid, self.token_grid.length
-        parts = slice_records(records, 0, length)
-        self.layers.append(mean_layer(parts))
+        parts = rollouts.slice_records(records, 0, length)
+        self.layers.append(rollouts.mean_layer(parts))
         self.query_maps.append(
-            grid.to_grid(weighted_sum(parts, self.query_weights.to(parts[0].weights))).double().cpu().numpy()
+            grid.to_grid(rollouts.weighted_sum(parts, self.query_weights.to(parts[0].weights))).double().cpu().numpy()
         )
         if self.stored_queries:
             rows = [
@@ -154,7 +141,7 @@ class GridAttention:
 
     @property
     def query_weights(self) -> Tensor:
-        return uniform_weights(self.token_grid.length, self.query_tokens)
+        return rollouts.uniform_weights(self.token_grid.length, self.query_tokens)
 
 
 @dataclass(frozen=True)
@@ -168,26 +155,26 @@ class ImageAttention:
     def add(self, records: Sequence[AttentionRecord]) -> None:
         self.stages[stage_index(records[0].name)].add(records)
 
-    def record(self, model: Model, batch: Batch, score_fn: ScoreFn | None) -> GridArray | None:
+    def record(self, model: Model, batch: Batch, score_fn: rollouts.ScoreFn | None) -> GridArray | None:
         """Run the model once and record attention. Returns the relevance (h, w) of the cells of the finest grid for the score,
         if given, or None if gradients would exceed `MAX_BYTES`."""
         gradients = score_fn is not None and self.fits_memory(model.body)
-        logits, groups = record_layers(model, batch, [self.add], gradients)
+        logits, groups = rollouts.record_layers(model, batch, [self.add], gradients)
         if score_fn is None or not gradients:
             return None
-        by_stage: list[list[AttentionLayer]] = [[] for _ in self.stages]
+        by_stage: list[list[rollouts.AttentionLayer]] = [[] for _ in self.stages]
         numbers = [stage_index(group[0].name) for group in groups]
         lengths = [self.stages[number].token_grid.length for number in numbers]
-        for number, layer in zip(numbers, relevance_layers(score_fn(logits), groups, 0, lengths), strict=True):
+        for number, layer in zip(numbers, rollouts.relevance_layers(score_fn(logits), groups, 0, lengths), strict=True):
             by_stage[number].append(layer)
         before = self.propagate(lambda number, row: row)
-        return self.propagate(lambda number, row: row + relevance(by_stage[number], row)) - before
+        return self.propagate(lambda number, row: row + rollouts.relevance(by_stage[number], row)) - before
 
     def fits_memory(self, body: Any) -> bool:
         """True if all attention weights with gradients fit into `MAX_BYTES`."""
         placed = heads_on_grids(body, [stage.token_grid for stage in self.stages])
         weights = sum(heads * grid.length * (grid.keys_per_query or grid.length) for heads, grid in placed)
-        return GRADIENT_MEMORY_FACTOR * 4 * weights <= MAX_BYTES
+        return GRADIENT_MEMORY_FACTOR * 4 * weights <= rollouts.MAX_BYTES
 
     def propagate(self, step: Callable[[int, Tensor], Tensor]) -> GridArray:
         """Values (h, w) of the finest grid. `step` maps the weights of the tokens of a stage, from the coarsest stage on."""
@@ -338,7 +325,7 @@ def _image_explanation(
     attribution: GridArray | None,
 ) -> ImageExplanation:
     """Explanation of a model with attention from the recorded attention and the attribution."""
-    rolled = attention.propagate(lambda number, row: rollout(attention.stages[number].layers, row))
+    rolled = attention.propagate(lambda number, row: rollouts.rollout(attention.stages[number].layers, row))
     method_maps = {"rollout": normalize_sum(rolled)}
     if attribution is not None:
         method_maps["gradient × attention"] = normalize_sum(attribution)
@@ -381,8 +368,7 @@ def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
 
 def image_batch(model: Model, image: np.ndarray) -> Batch:
     """Batch of one preprocessed image."""
-    x = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].contiguous().to(model.device)
-    return prepare_images(model, Batch(x))
+    return prepare_images(model, Batch(stack_images([image]).to(model.device)))
 
 
 def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, float] | None:
@@ -430,12 +416,12 @@ def _target_class(
     return which, labels[best] + (f" (explained class: {target})" if which != best else ""), facts
 
 
-def _score_fn(which: int, at: Pixel | None = None) -> ScoreFn:
+def _score_fn(which: int, at: Pixel | None = None) -> rollouts.ScoreFn:
     """Margin of a class, or depth; at pixel `at`, or averaged over all pixels."""
 
     def of(logits: Tensor) -> Tensor:
         own = logits[0] if logits.ndim == 2 else _pixel_value(logits[0], at)
-        return logit_margin(own, which) if own.ndim else own
+        return rollouts.logit_margin(own, which) if own.ndim else own
 
     return of
 
@@ -473,12 +459,11 @@ def explain_generation(model: Model, source: Any, target: str | None, at: Pixel 
     at = (palette.side // 2, palette.side // 2) if at is None else at
     check_pixel(at, image)
     batch, place = shift_right(ids, model.config).to(model.device), at[0] * palette.side + at[1]
-    assert batch.labels is not None
-    color = int(batch.labels[0, place])
+    colors = batch.require_labels()[0]
     attention = make_image_attention(model, token_grids(model, batch), relative_position(at, image), is_dense=True)
-    logits, _ = record_layers(model, batch, [attention.add])
+    logits, _ = rollouts.record_layers(model, batch, [attention.add])
     logs = logits[0].float().log_softmax(-1)
-    own = logs.gather(1, batch.labels[0][:, None])[:, 0]
+    own = logs.gather(1, colors[:, None])[:, 0]
     rank = int((logs[place] > own[place]).sum()) + 1
     facts = {
         "pixel color": f"probability {100 * float(own[place].exp()):.1f} %, rank {rank} of {logs.shape[1]} colors",
@@ -487,7 +472,7 @@ def explain_generation(model: Model, source: Any, target: str | None, at: Pixel 
 
     def color_log_prob(logits: Tensor) -> Tensor:
         last = logits[0, -1]
-        return (last if last.dtype == torch.float64 else last.float()).log_softmax(-1)[color]
+        return (last if last.dtype == torch.float64 else last.float()).log_softmax(-1)[colors[place]]
 
     # later pixels have no influence and are left out of the forward pass
     (stage,) = attention.stages

@@ -354,11 +354,10 @@ def extract_features(body: Any, batches: Iterable[Batch], layers: Sequence[Probe
     labels: list[Tensor] = []
     with torch.inference_mode():
         for batch in batches:
-            assert batch.labels is not None
             taps = body(batch, taps=[layer.tap for layer in layers]).hidden_states
             for kept, layer, tap in zip(found, layers, taps, strict=True):
                 kept.append(_pool_states(tap, layer.has_class_token).cpu())
-            labels.append(batch.labels.cpu())
+            labels.append(batch.require_labels().cpu())
     joined = []
     for parts in found:  # layer by layer, so that only one layer is in memory twice
         joined.append(torch.cat(parts))

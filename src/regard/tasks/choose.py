@@ -64,9 +64,8 @@ class Choose(base.Objective):
     def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over questions of the cross-entropy over the choices, plus `auxiliary` × language modeling loss;
         label smoothing is distributed over the other choices of the question."""
-        assert batch.labels is not None
         output = modality.run_body(model.body, batch)
-        logits, labels = _choice_logits(model, output), batch.labels
+        logits, labels = _choice_logits(model, output), batch.require_labels()
         asked, present = labels != IGNORE, output.lengths > 0
         logs = (logits if logits.dtype == torch.float64 else logits.float()).masked_fill(~asked[:, None], 0.0)
         logs = logs.log_softmax(-1).masked_fill(~present, 0.0)

@@ -149,8 +149,7 @@ class Classify(base.Objective):
     def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over samples of cross-entropy, or of the binary cross-entropy averaged over labels; texts: plus
         `auxiliary` × language modeling loss."""
-        assert batch.labels is not None
-        labels, options, head = batch.labels, model.spec.options, base.require_head(model)
+        labels, options, head = batch.require_labels(), model.spec.options, base.require_head(model)
         if labels.ndim == 2 and not options.multi_label:
             raise DataError(
                 "The samples have several labels each, but this model predicts a single class.",

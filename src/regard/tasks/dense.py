@@ -178,8 +178,7 @@ def figure_samples(samples: Sequence[Any], predictions: Sequence[Prediction], ke
 
 def augmented_maps(model: Model, batch: Batch) -> tuple[tuple[tuple[Tensor, ...], modality.Size], Tensor]:
     """Feature maps of normalized pixels with the size of the image, and target maps with the same augmentation."""
-    labels = batch.labels
-    assert labels is not None
+    labels = batch.require_labels()
     if batch.augmentation is not None:
         labels = augment_maps(labels, batch.augmentation.params, model.require_image_processor().size)
     return feature_maps(model, modality.prepare_images(model, batch)), labels

@@ -85,18 +85,17 @@ class Embed(base.Objective):
     def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over pairs of the average of two cross-entropies: second texts given the first, and first texts given
         the second. Equal texts are not negatives of each other."""
-        assert batch.labels is not None and batch.decoder is not None
         if terms.smoothing or terms.auxiliary:
             raise SettingError(
                 "Task 'embed' does not use train.label_smoothing or train.lm_loss_weight. Set both to 0."
             )
-        sides: tuple[Batch | DecoderInputs, ...] = (batch, batch.decoder)
+        sides: tuple[Batch | DecoderInputs, ...] = (batch, batch.require_decoder())
         rows = [_with_global_token(Batch(x.inputs, x.mask, packing=x.packing), model.config) for x in sides]
         states = [model.body(side) for side in rows]
         unit = replace(pooling_of(model.spec.options), normalize=True)
         firsts, seconds = (unit(one.sequence, side) for one, side in zip(states, rows, strict=True))
-        asked = batch.labels[:, 0] != IGNORE
-        first_id, second_id = batch.labels.T
+        first_id, second_id = batch.require_labels().T
+        asked = first_id != IGNORE
         # pairs with a common text and padding are not negatives
         same = (first_id[:, None] == first_id) | (second_id[:, None] == second_id) | (first_id[:, None] == second_id)
         excluded = (same | ~(asked[:, None] & asked)) & ~torch.eye(len(asked), dtype=torch.bool, device=asked.device)

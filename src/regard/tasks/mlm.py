@@ -122,10 +122,9 @@ class MaskedLM(base.Objective):
     def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over masked tokens: MLM loss + average NSP loss × number of masked tokens. With one micro-batch per
         step this is the loss of the paper; with several, the NSP losses are weighted by the numbers of masked tokens."""
-        assert batch.labels is not None
         states = model.body(batch)
         total, count = model.head.words.cross_entropy(
-            labeled_states(states, batch), model.body.tokens, batch.labels, terms.smoothing
+            labeled_states(states, batch), model.body.tokens, batch.require_labels(), terms.smoothing
         )
         if model.head.has_nsp and batch.text.nsp_labels is not None:
             more, many = cross_entropy(model.head.follows(states.pooled), batch.text.nsp_labels)
@@ -174,8 +173,7 @@ class MaskedLM(base.Objective):
         with torch.inference_mode():
             for batch in self.eval_batches(encoded, model.config, base.BATCH_TOKENS):
                 batch = batch.to(model.device)
-                states, labels, follows = model.body(batch), batch.labels, batch.text.nsp_labels
-                assert labels is not None
+                states, labels, follows = model.body(batch), batch.require_labels(), batch.text.nsp_labels
                 logits = model.head.words(labeled_states(states, batch), model.body.tokens)
                 found = [*cross_entropy(logits, labels), (logits.argmax(-1) == labels).sum()]
                 if model.head.has_nsp and follows is not None:

@@ -77,12 +77,11 @@ class QuestionAnswering(WindowObjective):
 
     def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over rows of the average of start and end cross-entropy over the tokens of the row."""
-        assert batch.labels is not None
         states = model.body(batch)
         logits = base.require_head(model)(states.sequence)
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        asked = batch.labels[:, 0] != IGNORE
-        targets = batch.labels.clamp(min=0)
+        asked = batch.require_labels()[:, 0] != IGNORE
+        targets = batch.require_labels().clamp(min=0)
         if batch.packing is not None:
             sums, own = _packed_log_sums(logits[0], batch.packing, targets)
         else:

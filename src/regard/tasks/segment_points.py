@@ -88,8 +88,7 @@ class SegmentPoints(Segment):
 
     def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) of the cross-entropy over labeled points."""
-        assert batch.labels is not None
-        return cross_entropy(self.logits(model, batch).flatten(0, 1), batch.labels, terms.smoothing)
+        return cross_entropy(self.logits(model, batch).flatten(0, 1), batch.require_labels(), terms.smoothing)
 
     def _predict_classes(
         self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int

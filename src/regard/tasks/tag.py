@@ -89,9 +89,8 @@ class Tag(modality.WindowObjective):
         return torch.where(table > 0, table - 1, IGNORE)
 
     def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
-        assert batch.labels is not None
         states = model.body(batch)
-        loss = cross_entropy(base.require_head(model)(states.sequence), batch.labels, terms.smoothing)
+        loss = cross_entropy(base.require_head(model)(states.sequence), batch.require_labels(), terms.smoothing)
         return base.add_act_cost(model, loss, states)
 
     def parse_input(self, item: Any, options: base.HeadOptions) -> TaggedSentence:

@@ -338,10 +338,9 @@ class SequenceOutput(NamedTuple):
 def run_body(body: Any, batch: Batch) -> SequenceOutput:
     """Run the body on inputs (S, K, L) with lengths (S, K), on (B, L) with K = 1, or on a packed row of S·K sequences."""
     if batch.packing is not None:
-        assert batch.labels is not None
         starts, rows = batch.packing.starts, replace(batch, labels=None)
         output: BodyOutput = body(rows)
-        lengths = starts.diff().view(len(batch.labels), -1)
+        lengths = starts.diff().view(len(batch.require_labels()), -1)
         last = output.sequence[0, (starts[1:] - 1).clamp(min=0)] if output.pooled is None else output.pooled
         return SequenceOutput(rows, lengths, last.view(*lengths.shape, -1), output)
     x = batch.inputs if batch.inputs.ndim == 3 else batch.inputs[:, None]
