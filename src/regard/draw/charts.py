@@ -12,16 +12,7 @@ from numpy.typing import NDArray
 
 from regard.data.check.report import ClassCounts, Lengths, display_name, format_percent
 from regard.draw.colors import ACCENT, INK, LIGHT, LINE, MUTED, WARM, colormap
-from regard.draw.figure import (
-    MARGIN,
-    Sheet,
-    draw_matrix,
-    mark_point,
-    new_figure,
-    style_axes,
-    text_width,
-    wrap_text,
-)
+from regard.draw.figure import MARGIN, Sheet, draw_matrix, mark_point, new_figure, style_axes, text_width, wrap_text
 from regard.draw.text import label
 
 if TYPE_CHECKING:

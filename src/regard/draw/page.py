@@ -21,6 +21,7 @@ from regard.draw.figure import check_suffix, write_atomic
 WEIGHT_SCALE: Final = 10_000  # weights are stored as integers: four decimals with half the bytes
 MAX_TOKENS: Final = 4096  # longer texts are reduced to the passages with the largest attribution
 MAX_ANSWERS: Final = 12
+WARM_SCALE: Final = {"light": WARM_LIGHT, "dark": WARM_DARK}  # colors by the theme of the browser
 
 
 def write_attention_page(
@@ -39,8 +40,7 @@ def write_attention_page(
     reading = None
     if likelihood is not None:
         reading = {
-            "light": WARM_LIGHT,
-            "dark": WARM_DARK,
+            **WARM_SCALE,
             "vocabulary": likelihood.vocab_size,
             "evenly": likelihood.uniform_surprisal,
             "given": likelihood.prompt_length,
@@ -84,8 +84,7 @@ def write_attention_page(
                 "note": one.note(),
                 "most": one.max_steps,
                 "tokens": list(zip(one.pieces, one.steps, strict=True)),
-                "light": WARM_LIGHT,
-                "dark": WARM_DARK,
+                **WARM_SCALE,
             }
             for one in act_steps
         ],
@@ -167,10 +166,7 @@ def _decision_data(decision: token_data.DecisionAttribution) -> dict[str, object
         "asked": decision.probabilities_title,
         "chances": [[name, round(chance, 6)] for name, chance in likely],
         "more": f"{len(rest)} others: {100 * sum(chance for _, chance in rest):.1f} %" if rest else "",
-        "ramps": {
-            token_data.GRADIENT: {"light": WARM_LIGHT, "dark": WARM_DARK},
-            token_data.ROLLOUT: {"light": COOL_LIGHT, "dark": COOL_DARK},
-        },
+        "ramps": {token_data.GRADIENT: WARM_SCALE, token_data.ROLLOUT: {"light": COOL_LIGHT, "dark": COOL_DARK}},
         "counted": counted,
     }
 

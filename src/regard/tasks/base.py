@@ -199,6 +199,9 @@ class Encoded:
         return Encoded(self.samples[:max_samples], sides, self.too_long, self.context)
 
 
+Inputs = Sequence[Any] | Encoded  # inputs of the user, or encoded samples
+
+
 def row_lengths(rows: FieldRows) -> np.ndarray:
     return rows.lengths() if isinstance(rows, RaggedRows) else np.array([len(row) for row in rows], dtype=np.int64)
 

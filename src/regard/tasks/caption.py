@@ -195,7 +195,7 @@ class Caption(base.Objective):
     def predict(
         self,
         model: base.Model,
-        inputs: Sequence[Any] | base.Encoded,
+        inputs: base.Inputs,
         decode: DecodeSettings,
         first: int = 0,
         max_samples: int | None = None,

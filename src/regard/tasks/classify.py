@@ -194,11 +194,7 @@ class Classify(base.Objective):
         return LabeledText(parts[0].strip(), parts[1].strip() if len(parts) > 1 else "", "", label_set=())
 
     def _predictions(
-        self,
-        model: base.Model,
-        inputs: Sequence[Any] | base.Encoded,
-        decode: DecodeSettings,
-        max_samples: int | None = None,
+        self, model: base.Model, inputs: base.Inputs, decode: DecodeSettings, max_samples: int | None = None
     ) -> list[Prediction]:
         """Predictions of inputs, or of the first `max_samples` encoded samples."""
         options, count = model.spec.options, len(inputs) if max_samples is None else max_samples
@@ -218,9 +214,7 @@ class Classify(base.Objective):
             predictions.append(Prediction(value, tuple(chances.values()), (), extra))
         return predictions
 
-    def _probabilities(
-        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
-    ) -> np.ndarray:
+    def _probabilities(self, model: base.Model, inputs: base.Inputs, count: int, decode: DecodeSettings) -> np.ndarray:
         """(count, classes) probabilities, averaged over the rows of an input."""
         if not count:
             return np.zeros((0, 0))

@@ -134,7 +134,7 @@ class MapObjective(DenseObjective):
 
     # -- predictions
 
-    def _predict_maps(self, model: Model, inputs: Sequence[Any] | Encoded, count: int) -> Iterator[MapPrediction]:
+    def _predict_maps(self, model: Model, inputs: base.Inputs, count: int) -> Iterator[MapPrediction]:
         """Image, prediction and target, if known, of the first `count` inputs. Only one batch is in memory."""
         pixels = model.require_image_processor()
         images = (self._read_input(inputs, number) for number in range(count))
@@ -152,7 +152,7 @@ class MapObjective(DenseObjective):
                     )
                 yield picture, self._resize(output, size), target
 
-    def _read_input(self, inputs: Sequence[Any] | Encoded, number: int) -> tuple[np.ndarray, modality.Size, Any]:
+    def _read_input(self, inputs: base.Inputs, number: int) -> tuple[np.ndarray, modality.Size, Any]:
         """Image, size of the prediction, and target of an encoded sample. The size is the size of the target, if known."""
         if not isinstance(inputs, Encoded):
             return *modality.load_image_and_size(inputs[number]), None

@@ -24,13 +24,7 @@ from regard.nn.blocks.heads import text_head
 from regard.tasks import base
 from regard.tasks.metrics.per_class import score_row
 from regard.tasks.metrics.squad import question_word_scores, squad_scores
-from regard.tasks.modality.text import (
-    SpecialTokens,
-    WindowObjective,
-    truncate_middle,
-    window_start,
-    windows,
-)
+from regard.tasks.modality.text import SpecialTokens, WindowObjective, truncate_middle, window_start, windows
 from regard.types import IGNORE, Batch, Packing, Prediction
 
 Span = tuple[float, int, int]  # score, start and end of characters of the context

@@ -31,6 +31,7 @@ from regard.types import IGNORE, Batch, Prediction
 
 AUX_LOSS_WEIGHT = 0.4  # weight of the auxiliary head's loss, as in DPT
 MAX_LOGITS = 2**25  # maximum number of logits in memory
+ClassPrediction = tuple[dict[str, Any], Any]  # `Prediction.extra` with the classes, and the target of an encoded sample
 
 
 class Segment(DenseObjective):
@@ -47,10 +48,8 @@ class Segment(DenseObjective):
             where = "masks" if self.task.input == "image" else "point clouds"
             raise DataError(f"Fewer than two classes found in the {where}. Segmentation needs at least two.")
 
-    def _predict_classes(
-        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int
-    ) -> Iterator[tuple[dict[str, Any], Any]]:
-        """`Prediction.extra` with the classes, and target of encoded samples, of the first `count` inputs."""
+    def _predict_classes(self, model: base.Model, inputs: base.Inputs, count: int) -> Iterator[ClassPrediction]:
+        """Predictions of the first `count` inputs."""
         raise NotImplementedError
 
     def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
@@ -186,9 +185,7 @@ class SegmentImages(MapObjective, Segment):
             total = total + AUX_LOSS_WEIGHT * more
         return total, (labels != IGNORE).sum()
 
-    def _predict_classes(
-        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int
-    ) -> Iterator[tuple[dict[str, Any], Any]]:
+    def _predict_classes(self, model: base.Model, inputs: base.Inputs, count: int) -> Iterator[ClassPrediction]:
         """The mask at the size of the file; the image is smaller if the file was decoded at a lower resolution."""
         for picture, mask, target in self._predict_maps(model, inputs, count):
             yield {"mask": mask, "image": picture}, target

@@ -31,7 +31,7 @@ from regard.tasks import base
 from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
 from regard.tasks.modality import points as modality
 from regard.tasks.modality.base import readable_batch, sample_ids
-from regard.tasks.segment import Segment, SegmentOptions
+from regard.tasks.segment import ClassPrediction, Segment, SegmentOptions
 from regard.types import IGNORE, Batch, BodyOutput, Prediction
 
 PAGE_NOTE = "Predicted class of each point. Hover over a point for its confidence."
@@ -90,9 +90,7 @@ class SegmentPoints(Segment):
         """(sum, count) of the cross-entropy over labeled points."""
         return cross_entropy(self.logits(model, batch).flatten(0, 1), batch.require_labels(), terms.smoothing)
 
-    def _predict_classes(
-        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int
-    ) -> Iterator[tuple[dict[str, Any], Any]]:
+    def _predict_classes(self, model: base.Model, inputs: base.Inputs, count: int) -> Iterator[ClassPrediction]:
         """Class indices of all points (N,) in file order, and their probabilities."""
         for number in range(count):
             if isinstance(inputs, base.Encoded):

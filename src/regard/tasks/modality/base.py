@@ -16,7 +16,7 @@ from regard.data.batching.samplers import BatchSampler, BatchShape
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
-from regard.tasks.base import Encoded, EncodingContext, FieldRows, Model
+from regard.tasks.base import Encoded, EncodingContext, FieldRows, Inputs, Model
 from regard.types import Batch
 
 if TYPE_CHECKING:
@@ -116,9 +116,7 @@ class Modality(Protocol):
         output = model.body(batch)
         return output.pooled, output
 
-    def input_batches(
-        self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
-    ) -> InputBatches:
+    def input_batches(self, model: Model, inputs: Inputs, count: int, decode: DecodeSettings) -> InputBatches:
         """Batches of inputs, or of the first `count` encoded samples."""
 
 

@@ -24,7 +24,7 @@ from regard.errors import RegardError
 from regard.nn.blocks.heads import ClassifierHead
 from regard.processors.image import Augment, ImageProcessor, augment_images, sample_params
 from regard.processors.palette import FILE, Palette
-from regard.tasks.base import EVAL_BATCH_SIZE, Encoded, EncodingContext, Model
+from regard.tasks.base import EVAL_BATCH_SIZE, Encoded, EncodingContext, Inputs, Model
 from regard.tasks.modality import base as modality
 from regard.types import Augmentation, Batch
 
@@ -121,9 +121,7 @@ class Image(modality.Modality):
     def pooled(self, model: Model, batch: Batch) -> tuple[Tensor, Any]:
         return super().pooled(model, prepare_images(model, batch))
 
-    def input_batches(
-        self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
-    ) -> modality.InputBatches:
+    def input_batches(self, model: Model, inputs: Inputs, count: int, decode: DecodeSettings) -> modality.InputBatches:
         pixels = model.require_image_processor()
         for start in range(0, count, size := eval_batch_size(pixels)):
             rows = np.arange(start, min(start + size, count))

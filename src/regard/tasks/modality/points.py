@@ -27,15 +27,8 @@ from regard.data.text.files import existing_file
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
 from regard.nn.points.body import point_cloud_head
-from regard.processors.points import (
-    FEATURES,
-    FILE,
-    PointAugment,
-    PointProcessor,
-    augment_points,
-    sample_kept_points,
-)
-from regard.tasks.base import EVAL_BATCH_SIZE, LARGE_VALIDATION, Encoded, EncodingContext, Model
+from regard.processors.points import FEATURES, FILE, PointAugment, PointProcessor, augment_points, sample_kept_points
+from regard.tasks.base import EVAL_BATCH_SIZE, LARGE_VALIDATION, Encoded, EncodingContext, Inputs, Model
 from regard.tasks.modality import base as modality
 from regard.types import Batch, Packing
 
@@ -179,9 +172,7 @@ class Points(modality.Modality):
     def class_head(self, config: Any, outputs: int) -> nn.Module:
         return point_cloud_head(config, outputs)
 
-    def input_batches(
-        self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
-    ) -> modality.InputBatches:
+    def input_batches(self, model: Model, inputs: Inputs, count: int, decode: DecodeSettings) -> modality.InputBatches:
         """Several random subsets of the points of large point clouds, as rows of one input."""
         points = model.require_point_processor()
         size = _eval_batch_size(points) if isinstance(inputs, Encoded) else max(count, 1)

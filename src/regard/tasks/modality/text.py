@@ -207,9 +207,7 @@ class Text(Modality):
         output = run_body(model.body, batch)
         return output.pooled.sum(1), output
 
-    def input_batches(
-        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
-    ) -> InputBatches:
+    def input_batches(self, model: base.Model, inputs: base.Inputs, count: int, decode: DecodeSettings) -> InputBatches:
         assert isinstance(inputs, base.Encoded)
         for rows in length_batches(inputs.lengths()[:count], base.BATCH_TOKENS):
             yield rows, self.collate(inputs, rows, model.config, None)
