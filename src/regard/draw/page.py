@@ -268,5 +268,4 @@ def write_caption_page(
             "even": token_data.MIN_UNIFORM_MULTIPLE,
         },
     }
-    styles = ("page.css", "wordwise.css")
-    return write_page(path, title, note, facts, data, styles, "wordwise.html", ("wordwise.js",))
+    return write_page(path, title, note, facts, data, ("page.css", "wordwise.css"), "wordwise.html", ("wordwise.js",))

@@ -218,8 +218,7 @@ def overlay_classes(image: ImageArray, classes: MapArray, num_classes: int) -> I
     """The image in semi-transparent class colors with dark class boundaries; pixels without a class are unchanged."""
     image, known = _to_rgb(image), (classes >= 0) & (classes < num_classes)
     colors = np.array(class_colors(num_classes), dtype=np.float64)[np.where(known, classes, 0).astype(np.int64)]
-    gray = image.mean(-1, keepdims=True)
-    mixed = (1 - CLASS_OPACITY) * (0.5 * image + 0.5 * gray) + CLASS_OPACITY * colors
+    mixed = (1 - CLASS_OPACITY) * (0.5 * image + 0.5 * image.mean(-1, keepdims=True)) + CLASS_OPACITY * colors
     edges = np.zeros(classes.shape, dtype=bool)  # pixels whose right or lower neighbor has another class
     edges[:, :-1] |= classes[:, :-1] != classes[:, 1:]
     edges[:-1] |= classes[:-1] != classes[1:]
@@ -415,8 +414,7 @@ def tint_strength(image: ImageArray) -> float:
 def spotlight(image: ImageArray, weights: npt.NDArray[np.floating], max_weight: float) -> ImageArray:
     """The image with brightness by attention. The grid of weights is interpolated to the size of the image."""
     fractions = resize_grid(weights / max_weight, image.shape).clip(0, 1)[..., None]
-    gray = image.mean(-1, keepdims=True)
-    dark = MIN_BRIGHTNESS * (0.6 * image + 0.4 * gray)
+    dark = MIN_BRIGHTNESS * (0.6 * image + 0.4 * image.mean(-1, keepdims=True))
     light = image + tint_strength(image) * fractions * (np.array(LIGHT_COLOR) - image)
     return np.rint(dark + fractions * (light - dark)).clip(0, 255).astype(np.uint8)
 

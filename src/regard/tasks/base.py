@@ -423,10 +423,9 @@ def encode_samples(model: Model, samples: Sequence[Any]) -> Encoded:
 def map_rows(model: Model, encoded: Encoded, function: Callable[[Batch], Any]) -> list[Any]:
     """Value of each row, from a function of a batch that returns one value per row, without gradients."""
     values: list[Any] = [None] * len(encoded)
-    objective = model.objective
     with torch.inference_mode():
         for rows in length_batches(encoded.lengths(), BATCH_TOKENS):
-            batch = objective.collate(encoded, rows, model.config).to(model.device)
+            batch = model.objective.collate(encoded, rows, model.config).to(model.device)
             for row, value in zip(rows.tolist(), function(batch), strict=True):
                 values[row] = value
     return values

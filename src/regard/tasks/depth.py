@@ -93,8 +93,7 @@ class Depth(MapObjective):
         return {**scores, "samples": count}, predictions
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        rows = figure_samples(samples, predictions, "meters")
-        return [draw_depths(rows, folder / "depths.png").name]
+        return [draw_depths(figure_samples(samples, predictions, "meters"), folder / "depths.png").name]
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Depth map as a colored figure and as a .npy array; metric depth also as a 16-bit PNG in millimeters."""

@@ -143,8 +143,7 @@ class Draw(base.Objective):
         # evenly spaced, because image folders are sorted by class
         count = min(MAX_FIGURE_SAMPLES, len(encoded))
         chosen = [number * len(encoded) // count for number in range(count)]
-        shown = [palette.decode(colors[number]) for number in chosen]
-        predictions = self.predict(model, shown, spec.decode)
+        predictions = self.predict(model, [palette.decode(colors[number]) for number in chosen], spec.decode)
         for one, number in zip(predictions, chosen, strict=True):
             one.extra["source"] = sample_location(encoded.samples[number]) if encoded.samples else ""
         if spec.complete:
@@ -209,8 +208,7 @@ def draw_completions(predictions: Sequence[Prediction], path: Path) -> Path:
 
 def shift_right(colors: Tensor, config: Any) -> Batch:
     """Batch from color ids (B, L): inputs shifted right by a start token, labels unshifted."""
-    x = torch.cat([torch.full_like(colors[:, :1], config.bos_id), colors[:, :-1]], 1)
-    return Batch(x, labels=colors)
+    return Batch(torch.cat([torch.full_like(colors[:, :1], config.bos_id), colors[:, :-1]], 1), labels=colors)
 
 
 def require_palette(model: Any) -> Palette:

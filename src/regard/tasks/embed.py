@@ -63,8 +63,7 @@ class Embed(base.Objective):
         return base.Encoded(list(samples), {"first": firsts, "second": seconds}, cut, context)
 
     def sampler(self, encoded: base.Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        most = max(tokens, int(encoded.lengths().sum(1).max()))
-        return super().sampler(encoded, config, most, seed, packed)
+        return super().sampler(encoded, config, max(tokens, int(encoded.lengths().sum(1).max())), seed, packed)
 
     def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """First texts as inputs, second texts as decoder inputs. `labels` (S, 2) are text ids, equal for equal texts."""

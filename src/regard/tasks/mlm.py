@@ -215,10 +215,9 @@ class MaskedLM(base.Objective):
         return f"{prediction.value}\n{markdown_table(rows)}"
 
     def example_row(self, sample: Passage, prediction: Prediction) -> dict[str, str]:
-        words = [gap[0]["word"] for gap in prediction.extra["masks"]]
         return {
             "text": str(prediction.extra.get("masked_text", "")),
-            "prediction": ", ".join(words),
+            "prediction": ", ".join(gap[0]["word"] for gap in prediction.extra["masks"]),
             "reference": ", ".join(prediction.extra.get("references", ())),
         }
 

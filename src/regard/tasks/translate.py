@@ -81,8 +81,7 @@ class Translate(base.Objective):
         for chosen in length_batches(costs, MAX_SOURCE_TOKENS):
             rows = nonempty[chosen]
             x, mask = pad([ids[i] for i in rows], config.pad_id)
-            prompt = torch.full((len(rows), 1), config.bos_id)
-            batch = Batch(x, mask, decoder=DecoderInputs(prompt))
+            batch = Batch(x, mask, decoder=DecoderInputs(torch.full((len(rows), 1), config.bos_id)))
             limits = torch.tensor([decode.new_token_limit(1, int(n) + decode.max_extra_tokens) for n in lengths[rows]])
             # The random stream depends on the position in the input, so batching does not change samples.
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)

@@ -125,8 +125,7 @@ def question_word_scores(spans: Sequence[QASample], predictions: Sequence[Predic
     groups: dict[str, list[tuple[float, float, float]]] = {}
     whole = []
     for span, prediction in zip(spans, predictions, strict=True):
-        words = re.findall(r"\w+", span.question.lower())
-        word = next((word for word in words if word in QUESTION_WORDS), "other")
+        word = next((word for word in re.findall(r"\w+", span.question.lower()) if word in QUESTION_WORDS), "other")
         whole.append(max(word_scores(str(prediction.value), reference) for reference in span.answers or ("",)))
         groups.setdefault(word, []).append(whole[-1])
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))

@@ -157,8 +157,7 @@ def load_images(encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | No
     x = stack_images(load_cached(encoded, "image", rows, read, (*pixels.size, 3)))
     if not training or augment == Augment():
         return x, None
-    random = np.random.default_rng(rows[:, 1].tolist())
-    return x, torch.from_numpy(sample_params(random, len(rows), augment))
+    return x, torch.from_numpy(sample_params(np.random.default_rng(rows[:, 1].tolist()), len(rows), augment))
 
 
 def load_cached(

@@ -400,8 +400,7 @@ def windows(length: int, max_length: int, stride: int = 0) -> list[tuple[int, in
     step = min(stride, max_length) or max(max_length - min(OVERLAP, max_length // 4), 1)
     if length <= max_length:
         return [(0, length)]
-    firsts = [*range(0, length - max_length, step), length - max_length]
-    return [(first, first + max_length) for first in firsts]
+    return [(first, first + max_length) for first in (*range(0, length - max_length, step), length - max_length)]
 
 
 class WindowObjective(base.Objective):
