@@ -13,6 +13,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -279,15 +280,13 @@ class Survey(ABC):
         preview: SampleNote | None = None,
     ) -> tuple[Location, ...]:
         """Locations of the first few of these samples, read again for a preview, which is followed by the note."""
-        first = sorted(int(index) for index in indices)[:MAX_LOCATIONS]
+        shown = sorted(map(int, indices))[:MAX_LOCATIONS]
         locations: list[Location] = []
-        for index, sample in enumerate(self._indexed_samples() if first else ()):
-            if index == first[len(locations)]:
+        for index, sample in enumerate(islice(self._indexed_samples(), shown[-1] + 1)):
+            if index in shown:
                 text = preview(index, sample) if preview else self._preview(sample)
                 text += f"  ({note(index, sample)})" if note else ""
                 locations.append(self._location(sample.path, sample.line, text))
-                if len(locations) == len(first):
-                    break
         return tuple(locations)
 
     def location_name(self, index: int, reference: int | None = None) -> str:
@@ -416,32 +415,28 @@ class Survey(ABC):
         """Number of samples of each class."""
         return self.counters["classes"]
 
-    def num_classified(self) -> int:
-        """Number of counted things with a class."""
-        return len(self)
-
     def class_findings(self) -> Iterable[Finding]:
         """Distribution of the classes."""
-        counts, total = dict(self.classes.most_common()), self.num_classified()
-        if not total:
+        if not len(self):
             return
+        counts, total = dict(self.classes.most_common()), self.classes.total()
         yield self.finding("classes", len(counts), classes=format_counts(counts))
         if "unlabeled" in self.numbers:
-            labels, unlabeled = sum(counts.values()), int(self.values("unlabeled").sum())
+            labels, total, unlabeled = total, len(self), int(self.values("unlabeled").sum())
             yield self.finding("multiple_labels", labels, mean=labels / total, unlabeled=unlabeled)
         if len(counts) < 2:
             yield self.finding("single_class", len(counts))
         elif len(counts) > max(total // 2, 20):
             yield self.finding("too_many_classes", len(counts))
         else:
-            yield from self.imbalance_findings()
+            yield from self.imbalance_findings(total)
             rare = {label: count for label, count in counts.items() if count < MIN_CLASS_SAMPLES}
             if rare and (self.train is None or self.reports_rare_in_validation):
                 yield self.finding("rare", len(rare), classes=format_counts(rare))
 
-    def imbalance_findings(self) -> Iterable[Finding]:
+    def imbalance_findings(self, total: int) -> Iterable[Finding]:
         name, count = self.classes.most_common(1)[0]
-        fraction = count / self.num_classified()
+        fraction = count / total
         if fraction > MAX_CLASS_FRACTION:
             yield self.finding("imbalance", count, fraction, name=name, percent=100 * fraction)
 

@@ -137,17 +137,16 @@ class PartSurvey(FileSurvey):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.file_classes: ClassMap | None = None  # from the first file with class names
         self.part_counts: Counter[int] = Counter()  # number of parts with each value
+        # from a class file; or from the first file with class names
         self.known_classes: ClassMap | None = None if self.train is None else self.train.known_classes
         if self.known_classes is None:
             self.base.known_classes = self.known_classes = type(self).find_classes(self.entries)
 
     def _add_file(self, sample: Any, stats: FileStats) -> None:
         super()._add_file(sample, stats)
-        self.file_classes = self.file_classes or stats.classes
         self.part_counts.update(stats.part_counts)
-        classes = self.known_classes or self.file_classes
+        self.known_classes = classes = self.known_classes or stats.classes
         if classes is not None and (unknown := classes.unknown_values(v for v in stats.part_counts if v >= 0)):
             listed = ", ".join(map(str, unknown[:8]))
             self._tally_sample("unknown_values", sample, f"{listed}{', …' if len(unknown) > 8 else ''}")
@@ -158,7 +157,7 @@ class PartSurvey(FileSurvey):
 
     def named_classes(self) -> ClassMap | None:
         """Classes from a class file or from the data files; None if only the values are known."""
-        return self.base.known_classes or self.base.file_classes or self.base.valid.file_classes
+        return self.base.known_classes or self.base.valid.known_classes
 
     def part_classes(self) -> ClassMap:
         """Classes of the training data; no classes if there are too many values."""

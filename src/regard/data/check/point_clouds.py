@@ -37,10 +37,8 @@ class CloudSurvey(FileSurvey):
         train_entries, valid_entries = super().find_entries(data, valid, columns)
         return train_entries, valid_entries or labeled.CLOUDS.validation_entries(train_entries)
 
-    def _inspect(self, sample: labeled.CloudSample) -> FileStats:
-        return self._inspect_cloud(sample, sample.read())
-
-    def _inspect_cloud(self, sample: labeled.CloudSample, cloud: PointCloud) -> FileStats:
+    def _inspect(self, sample: labeled.CloudSample, cloud: PointCloud | None = None) -> FileStats:
+        cloud = sample.read() if cloud is None else cloud
         num_points, shape = len(cloud), degenerate_shape(cloud.coordinates)
         size = f"{num_points:,} points"
         found = {
@@ -86,8 +84,9 @@ class LabeledCloudSurvey(PartSurvey, CloudSurvey):
     findings = tables.POINT_LABELS
     parts, counted, find_classes = ("points", "point cloud"), "points_by_class", labeled.find_cloud_classes
 
-    def _inspect_cloud(self, sample: labeled.CloudSample, cloud: PointCloud) -> FileStats:
-        stats = super()._inspect_cloud(sample, cloud)
+    def _inspect(self, sample: labeled.CloudSample, cloud: PointCloud | None = None) -> FileStats:
+        cloud = sample.read()
+        stats = super()._inspect(sample, cloud)
         if cloud.labels is None:
             stats.issues["unlabeled"] = f"{len(cloud):,} points"
             return stats

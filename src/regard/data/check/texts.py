@@ -85,7 +85,7 @@ class ChoiceSurvey(LabeledSurvey):
     def class_findings(self) -> Iterable[Finding]:
         if counts := dict(self.classes.most_common()):
             yield self.finding("correct_choice_positions", len(counts), classes=engine.format_counts(counts))
-            yield from self.imbalance_findings()
+            yield from self.imbalance_findings(len(self))
 
 
 class TagSurvey(engine.Survey):
@@ -118,9 +118,6 @@ class TagSurvey(engine.Survey):
     def class_words(self) -> dict[str, str]:  # type: ignore[override]
         words = ("entity types", "entities", "of type") if self.has_entities else ("tags", "words", "tagged")
         return dict(zip(("types", "counted", "relation"), words, strict=True))
-
-    def num_classified(self) -> int:
-        return self.classes.total()
 
     def _preview(self, sample: TaggedSentence) -> str:
         words = (excerpt(word, width=16) for word in sample.words[:8])
