@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check.findings import MIN_CLASS_SAMPLES, FindingTable, find_quality_issues
-from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Report, Severity, excerpt
+from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Report, excerpt
 from regard.data.settings import DataSettings
 from regard.data.text.files import Columns, chunked, expand_patterns
 from regard.data.text.tables import SkippedRow, format_list
@@ -274,10 +274,7 @@ class Survey(ABC):
     # -- locations
 
     def locations(
-        self,
-        indices: Iterable[int],
-        note: SampleNote | None = None,
-        preview: SampleNote | None = None,
+        self, indices: Iterable[int], note: SampleNote | None = None, preview: SampleNote | None = None
     ) -> tuple[Location, ...]:
         """Locations of the first few of these samples, read again for a preview, which is followed by the note."""
         shown = sorted(map(int, indices))[:MAX_LOCATIONS]
@@ -300,20 +297,14 @@ class Survey(ABC):
     # -- findings
 
     def finding(
-        self,
-        key: str,
-        count: int = 0,
-        fraction: float = 0.0,
-        locations: Sequence[Location] = (),
-        severity: Severity | None = None,
-        **values: Any,
+        self, key: str, count: int = 0, fraction: float = 0.0, locations: Sequence[Location] = (), **values: Any
     ) -> Finding:
         """Finding from the table; the values are inserted into message and advice."""
         spec = self.findings[key]
         frequent = spec.frequent if fraction > spec.high else None
         values |= {"unit": self.unit, **self.class_words}
         return Finding(
-            severity or frequent or spec.severity,
+            frequent or spec.severity,
             key.partition(":")[0],
             self.prefix + spec.message.format(**values),
             count,
@@ -323,12 +314,7 @@ class Survey(ABC):
         )
 
     def sample_findings(
-        self,
-        key: str,
-        indices: Sequence[int] | Indices,
-        note: SampleNote | None = None,
-        count: int = 0,
-        **values: Any,
+        self, key: str, indices: Indices, note: SampleNote | None = None, count: int = 0, **values: Any
     ) -> Iterable[Finding]:
         """Finding about the samples of these indices, or none if the table lacks the key or there are no samples."""
         if key in self.findings and len(indices):

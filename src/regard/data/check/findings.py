@@ -166,10 +166,11 @@ TEXT: FindingTable = {
     "leak": Spec("error", "documents also present in the training data", TEXT_LEAK_ADVICE),
     "leak_near_duplicate": Spec("warning",
         "documents also present in the training data, ignoring case, whitespace and punctuation", TEXT_LEAK_ADVICE),
-    "leak_lines": Spec("note",
+    "leak_lines": Spec("warning",
         f"lines of at least {MIN_LINE_LENGTH} characters also present in the training data{{sampling}}, "
         "with percentage of all text",
-        "A few identical lines are coincidence. If there are many, validate on text outside the training data."),
+        "A few identical lines are coincidence. If there are many, validate on text outside the training data.",
+        "error"),
 }
 DOCUMENTS: FindingTable = {
     **TEXT,

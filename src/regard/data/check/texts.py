@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from regard.data.check import engine
 from regard.data.check import findings as tables
 from regard.data.check.findings import MAX_ANSWER_WORDS, MAX_UNBROKEN_LENGTH, MIN_LINE_LENGTH, find_quality_issues
-from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Severity, excerpt
+from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, excerpt
 from regard.data.text.documents import Passage, check_columns, iterate_passages, passage_size, text_files
 from regard.data.text.files import Columns, existing_file
 from regard.data.text.formats import TABLE_SUFFIXES, file_format
@@ -406,19 +406,15 @@ class TextSurvey(engine.Survey):
             survey.subsample_lines(other.line_mask)
         leaked = np.flatnonzero(np.isin(self.lines()[:, 0], self.train.lines()[:, 0]))
         if len(leaked):
-            fraction = self._text_fraction(leaked)
-            is_high, is_low = fraction > tables.HIGH_FRACTION, fraction <= MIN_REPEATED_FRACTION
-            severity: Severity = "error" if is_high else "note" if is_low else "warning"
-            yield self._line_finding("leak_lines", leaked, self.train, "in training data:", severity)
+            finding = self._line_finding("leak_lines", leaked, self.train, "in training data:")
+            yield replace(finding, severity="note") if finding.fraction <= MIN_REPEATED_FRACTION else finding
 
     def _text_fraction(self, lines: NDArray[np.int64]) -> float:
         """Characters of these lines as a fraction of all text, extrapolated from the sample of lines."""
         characters = int(self.lines()[lines, 1].sum())
         return min(1.0, (self.line_mask + 1) * characters / max(self.num_units(), 1))
 
-    def _line_finding(
-        self, key: str, lines: NDArray[np.int64], other: TextSurvey, word: str, severity: Severity | None = None
-    ) -> Finding:
+    def _line_finding(self, key: str, lines: NDArray[np.int64], other: TextSurvey, word: str) -> Finding:
         """Finding about lines also present in another survey, or earlier in the same survey."""
         step = self.line_mask + 1
         first = list(dict.fromkeys(self.lines()[lines, 0].tolist()))[:MAX_LOCATIONS]
@@ -432,7 +428,7 @@ class TextSurvey(engine.Survey):
             joined.append(replace(location, text=text))
         sampling = f", estimated from 1 in {step} lines" if step > 1 else ""
         fraction = self._text_fraction(lines)
-        return self.finding(key, len(lines) * step, fraction, joined, severity, sampling=sampling)
+        return self.finding(key, len(lines) * step, fraction, joined, sampling=sampling)
 
 
 class DocumentSurvey(TextSurvey):
