@@ -84,18 +84,19 @@ def test_a_long_sentence_is_read_in_windows_and_every_word_tagged_once() -> None
     answer = model.predict(words)
     assert len(answer.value) == len(words) == len(answer.score) and answer.tokens == words
     # each word has the tag of the window with the most context
-    best: dict[int, tuple[int, str]] = {}
+    best: dict[int, tuple[int, float, str]] = {}
     ids, owners = model.tokenizer.encode_words([words])[0]
     for first, last in windows(len(ids), 10):
         x = torch.tensor([[model.config.bos_id, *ids[first:last], model.config.eos_id]])
-        tags = model.logits(x)[0].argmax(-1).tolist()
+        chances, tags = model.logits(x)[0].detach().softmax(-1).max(-1)
         for place in range(first, last):
             if place == 0 or owners[place] != owners[place - 1]:
                 at = 1 + place - first
                 deep = min(at, x.shape[1] - 1 - at)
-                if deep > best.get(owners[place], (-1, ""))[0]:
-                    best[owners[place]] = deep, LABELS[tags[at]]
-    assert answer.value == [best[word][1] for word in range(len(words))]
+                if deep > best.get(owners[place], (-1,))[0]:
+                    best[owners[place]] = deep, float(chances[at]), LABELS[tags[at]]
+    assert answer.value == [best[word][2] for word in range(len(words))]
+    assert answer.score == pytest.approx([best[word][1] for word in range(len(words))])
 
 
 def test_entities_are_spelt_out() -> None:
