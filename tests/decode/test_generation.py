@@ -45,20 +45,6 @@ def test_a_temperature_of_zero_is_greedy(body: Any) -> None:
 # -- rows of a batch
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize("way", WAYS)
-def test_rows_of_different_lengths_equal_each_row_alone(body: Any, way: dict[str, Any]) -> None:
-    together = search(body, *asked([0, 1, 2, 3, 4], **way))
-    alone = [search(body, *asked([row], **way))[0] for row in range(5)]
-    agree(together, alone)
-    agree(search(body, *asked([3, 0, 4], **way)), [alone[3], alone[0], alone[4]])
-    assert (
-        len({f.tokens for options in together for f in options}) > 4 and max(len(o[0].log_probs) for o in together) > 3
-    )
-    for _ in range(2):  # the second time with reused buffers
-        agree(fixed(body, asked([0, 1, 2, 3, 4], **way)), alone)
-
-
 @pytest.mark.parametrize(
     "way",
     [{}, {"do_sample": True, "repetition_penalty": 2.0}, {"repetition_penalty": 0.5}, {"repetition_penalty": 5.0}],

@@ -5,40 +5,26 @@ from __future__ import annotations
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from regard.decode.cuda_graphs import _graph_caches, _round_up_rows, graphed_search
+from regard.decode.cuda_graphs import _graph_caches, _round_up_rows
 from regard.decode.search import search
-from regard.decode.searches import SearchInputs
-from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.nn.kernels.topk import chunked_topk
 from regard.types import Batch, DecoderInputs
 from tiny import near, noise, tiny
-
-
-def asked(rows: int, model: Any) -> tuple[Batch, torch.Tensor]:
-    random = torch.Generator().manual_seed(rows)
-    lengths = torch.randint(2, 9, (rows,), generator=random)
-    x = torch.randint(3, model.config.vocab_size, (rows, int(lengths.max())), generator=random)
-    x[torch.arange(x.shape[1]) >= lengths[:, None]] = model.config.pad_id
-    prompt = torch.randint(3, model.config.vocab_size, (rows, 2), generator=random)
-    return Batch(x, lengths, decoder=DecoderInputs(prompt)), lengths + 4
+from toy_language_models import asked, fixed, small
 
 
 @pytest.mark.slow
 def test_graphs_of_many_sizes_are_evicted_in_turn() -> None:
-    model = tiny("transformer")
-    with torch.inference_mode():
-        for rows in range(1, 70, 6):
-            batch, limits = asked(rows, model)
-            graphed_search(SearchInputs(model.body, batch, 2, limits, DecodeSettings(), np.arange(rows)), capture=False)
-    assert len(_graph_caches[model.body].entries) <= 6
+    body = small()
+    for rows in range(1, 70, 6):
+        fixed(body, asked([rows % 5] * rows))
+    assert len(_graph_caches[body].entries) <= 6
     assert [_round_up_rows(n) for n in (1, 2, 3, 8, 9, 33, 200, 300)] == [1, 2, 4, 8, 16, 64, 224, 384]
 
 
@@ -52,58 +38,42 @@ def test_top_tokens_equal_a_full_sort(vocabulary: int, count: int) -> None:
     near(values, right.values)
 
 
-def found(model: Any, batch: Batch, limits: torch.Tensor, settings: DecodeSettings | None = None) -> Any:
-    with torch.inference_mode():
-        rows = np.arange(len(limits))
-        settings = settings or DecodeSettings(num_beams=2)
-        return graphed_search(
-            SearchInputs(model.body, batch, model.config.eos_id, limits, settings, rows), capture=False
-        )
-
-
-@pytest.mark.parametrize("settings", [DecodeSettings(), DecodeSettings(num_beams=2)])
-def test_a_failed_search_leaves_no_state(settings: DecodeSettings) -> None:
-    model = tiny("transformer")
-    batch, limits = asked(2, model)
-    batch = replace(batch, decoder=DecoderInputs(batch.decoder.inputs[:, :1]))  # type: ignore[index]
-    right = found(model, batch, limits, settings)
-    weight = model.body.decoder.blocks[0].attend.inner.qkv.weight
+@pytest.mark.parametrize("way", [{}, {"num_beams": 2}])
+def test_a_failed_search_leaves_no_state(way: dict[str, Any]) -> None:
+    body, asking = small(), asked([0, 3], **way)
+    right = fixed(body, asking)
+    weight = body.decoder.blocks[0].attend.inner.qkv.weight
     kept = weight.detach().clone()
     with torch.no_grad():
         weight.fill_(float("nan"))
     with pytest.raises(RegardError, match="NaN"):
-        found(model, batch, limits, settings)
+        fixed(body, asking)
     with torch.no_grad():
         weight.copy_(kept)
-    assert found(model, batch, limits, settings) == right
+    assert fixed(body, asking) == right
 
 
 def test_a_deleted_model_is_freed_with_its_graphs() -> None:
-    model = tiny("transformer")
-    batch, limits = asked(2, model)
-    found(model, batch, limits)
-    gone = weakref.ref(model.body)
-    del model
+    body = small()
+    fixed(body, asked([0, 3]))
+    gone = weakref.ref(body)
+    del body
     gc.collect()
     assert gone() is None
 
 
 @pytest.mark.slow
 def test_two_threads_query_one_model() -> None:
-    model = tiny("transformer")
-    batch, limits = asked(2, model)
-    others = [replace(batch, inputs=(batch.inputs + shift) % 9 + 3) for shift in range(4)]
-    right = [found(model, other, limits) for other in others]
+    body, several = small(), [asked([0, row]) for row in range(1, 5)]
+    right = [fixed(body, asking) for asking in several]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(3):
-            assert list(pool.map(lambda other: found(model, other, limits), others)) == right
+            assert list(pool.map(lambda asking: fixed(body, asking), several)) == right
 
 
 def test_a_step_that_cannot_be_captured_is_searched_plainly_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny("transformer")
-    batch, limits = asked(2, model)
-    right = search(model.body, batch, model.config.eos_id, limits, DecodeSettings())
-    tries = []
+    body, asking, tries = small(), asked([0, 3]), []
+    right = search(body, *asking)
 
     def fails(*_: Any, **__: Any) -> Any:
         tries.append(1)
@@ -116,20 +86,19 @@ def test_a_step_that_cannot_be_captured_is_searched_plainly_from_then_on(monkeyp
     )
     with pytest.warns(UserWarning, match="CUDA graph capture failed") as said:
         for _ in range(2):
-            assert search(model.body, batch, model.config.eos_id, limits, DecodeSettings()) == right
+            assert search(body, *asking) == right
     assert len(tries) == len(said) == 1
 
 
-@pytest.mark.parametrize("rows", [2, 9])
-def test_a_source_without_a_token_is_regarded_as_nothing(rows: int) -> None:
+def test_a_source_without_a_token_is_regarded_as_nothing() -> None:
     model = tiny("transformer")
-    batch, _ = asked(rows, model)
-    assert batch.mask is not None and batch.decoder is not None
-    batch.mask[1] = 0
+    x = torch.randint(3, model.config.vocab_size, (9, 7), generator=torch.Generator().manual_seed(9))
+    lengths = torch.tensor([7, 0, 5, 1, 7, 2, 3, 4, 6])
+    batch = Batch(x, lengths, decoder=DecoderInputs(x[:, :2]))
     with torch.no_grad():
         right = model.body.to_logits(model.body(batch).sequence)[:, -1]
         state = model.body.start(batch)
-        near(model.body.step(batch.decoder.inputs[:, -1], state), right)
+        near(model.body.step(x[:, 1], state), right)
         state = model.body.start(batch)
         state.expand_beams(2)
-        near(model.body.step(batch.decoder.inputs[:, -1].repeat_interleave(2), state)[::2], right)
+        near(model.body.step(x[:, 1].repeat_interleave(2), state)[::2], right)

@@ -19,6 +19,7 @@ from regard.systems import SYSTEMS
 from regard.types import Batch, DecoderInputs
 from tiny import CASES, TINY, collate, near, noise, noisy, tiny
 from tiny_caption_models import USUAL, batch_of, made
+from toy_language_models import WAYS
 
 GENERATING = [(name, label) for name, label in CASES if hasattr(SYSTEMS[name].build(TINY[name].config), "step")]
 generating = pytest.mark.parametrize(("name", "label"), [*GENERATING, *USUAL])
@@ -98,20 +99,11 @@ def test_beams_keep_their_own_caches(name: str, label: str, room: int | None) ->
                 paths, owners = paths[kept], owners[kept]
 
 
-SETTINGS = [
-    DecodeSettings(),
-    DecodeSettings(num_beams=3, num_return_sequences=2, length_penalty=1.0, length_penalty_type="power"),
-    DecodeSettings(do_sample=True, num_return_sequences=2, seed=3),
-    DecodeSettings(num_beams=4, length_penalty=1.0, early_stopping="never"),
-]
-
-
-@pytest.mark.every(7)
+@pytest.mark.every(9)
+@pytest.mark.parametrize("way", WAYS)
 @generating
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_search_in_fixed_shapes_and_of_single_rows_finds_the_same(
-    name: str, label: str, settings: DecodeSettings
-) -> None:
+def test_search_in_fixed_shapes_and_of_single_rows_finds_the_same(name: str, label: str, way: dict[str, Any]) -> None:
+    settings = DecodeSettings(**way)
     body, batch, end = body_and_batch(name, label)
     prompt = torch.randint(3, 20, (3, 2), generator=torch.Generator().manual_seed(2))
     lengths, limits = torch.tensor([1, 2, 2]), torch.tensor([9, 7, 8])
