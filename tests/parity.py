@@ -18,6 +18,7 @@ from transformers.models.swin import modeling_swin
 
 import regard
 from regard.nn.attention.positions import SinusoidalPosition
+from regard.types import Batch
 from regard.weights.tables import read_checkpoint
 from tiny import noise, noisy
 
@@ -328,12 +329,20 @@ def pair_outputs(case: Case, model: regard.Model, peer: Any) -> tuple[list[Tenso
 
 
 def pixel_outputs(case: Case, model: regard.Model, peer: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Predictions of a model with a head, else last states, pooled output and all feature maps."""
     side = SIZES[case.family].get("image_size", 40)
     x = noise(2, model.config.in_channels, *(case.sides or (side, side)), seed=3)
-    right = peer(x, interpolate_pos_encoding=True) if case.family == "ViT" else peer(x)
-    if "last_hidden_state" in right:
-        return [model.states(x).sequence], [right.last_hidden_state]
-    return [model.logits(x)], [right.predicted_depth if case.task == "depth" else right.logits]
+    more: dict[str, Any] = {"interpolate_pos_encoding": True} if case.family == "ViT" else {}
+    if not case.model.endswith("Model"):
+        right = peer(x, **more)
+        return [model.logits(x)], [right.predicted_depth if case.task == "depth" else right.logits]
+    more |= {"output_hidden_states_before_downsampling": True} if case.family == "Swin" else {}
+    right = peer(x, output_hidden_states=True, **more)
+    maps = right.get("reshaped_hidden_states", right.hidden_states)[1:]
+    found = model.body(Batch(x), taps=range(len(maps)))
+    last = right.last_hidden_state if right.last_hidden_state.ndim == 3 else right.last_hidden_state.flatten(2).mT
+    pooled = last[:, 0] if case.family == "ViT" else right.pooler_output.flatten(1)
+    return [found.sequence, found.pooled, *found.hidden_states], [last, pooled, *maps]  # type: ignore[list-item]
 
 
 def color_rows(length: int = 16, colors: int = 11) -> Tensor:

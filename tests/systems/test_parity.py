@@ -72,6 +72,8 @@ CASES = [
 SWIN, SMALL = "SwinForImageClassification", {"image_size": 32, "drop_path_rate": 0.0}
 MORE = [  # (36, 4) has as many patches as there are positions, in another shape
     *(Case("ViTModel", "classify", sides=sides) for sides in ((20, 20), (8, 24), (16, 4), (36, 4))),
+    Case("ResNetModel", "classify", sides=(37, 53)), Case("BitModel", "classify", sides=(37, 53)),
+    *(Case("SwinModel", "classify", SMALL, sides=sides) for sides in ((48, 48), (57, 43))),
     Case(SWIN, "classify", SMALL), Case(SWIN, "classify", {**SMALL, "window_size": 2}, sides=(32, 32)),
     Case(SWIN, "classify", SMALL, sides=(57, 43)), Case(SWIN, "classify", {**SMALL, "hidden_act": "relu"}, sides=(43, 90)),
     Case(SWIN, "classify", {**SMALL, "patch_size": 1, "window_size": 4, "num_channels": 1}, sides=(29, 26)),

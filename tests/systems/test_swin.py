@@ -19,7 +19,6 @@ from regard.nn.attention.positions import BoundPosition, PositionIds
 from regard.nn.recording import record_attention
 from regard.nn.vision.swin import DropPath, RelativePositionBias, relative_index
 from regard.systems import swin
-from regard.types import Batch
 
 TINY = swin.Config(
     image_size=32,
@@ -39,24 +38,6 @@ def theirs(name: str = "SwinForImageClassification", **changes: Any) -> Any:
 
 
 # -- against transformers
-
-
-@pytest.mark.parametrize("size", [(48, 48), (57, 43)])
-def test_states_summary_and_taps_are_those_of_the_bare_model(size: tuple[int, int], tmp_path: Path) -> None:
-    peer = theirs("SwinModel")
-    model: Any = load_peer(peer, tmp_path)
-    x = noise(2, 3, *size)
-    right = peer(x, output_hidden_states=True, output_hidden_states_before_downsampling=True)
-    found = model.body(Batch(x), taps=(3, 0, 2, 1))
-    near(found.sequence, right.last_hidden_state, 1e-11)
-    near(found.pooled, right.pooler_output, 1e-11)
-    maps = right.reshaped_hidden_states[1:]
-    for tap, at in zip(found.hidden_states, (3, 0, 2, 1), strict=True):
-        near(tap, maps[at], 1e-11)
-    specs = model.config.feature_maps()
-    for tap, spec in zip(maps, specs, strict=True):
-        assert tap.shape[1] == spec.channels and tap.shape[2] == -(-size[0] // spec.stride) and not spec.is_sequence
-    assert [spec.stride for spec in specs] == [2, 4, 8, 16] and model.body(Batch(x)).hidden_states == ()
 
 
 def test_a_masked_image_model_is_read_without_its_decoder(tmp_path: Path) -> None:
