@@ -184,7 +184,7 @@ def test_one_point_is_a_point_cloud_and_many_copies_are_too() -> None:
 # -- recording attention
 
 
-def test_attention_is_recorded_at_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_recorded_at_every_level() -> None:
     body, batch = body_of(), packed((9, 26, 1))
     names = ["down.0.blocks.0", "down.1.blocks.0", "down.2.blocks.0", "down.2.blocks.1"]
     names += [f"up.{stage}.blocks.0" for stage in range(3)]
@@ -217,9 +217,6 @@ def test_sixteen_bits_are_close() -> None:
     low = copy.deepcopy(body).bfloat16()(Batch(x)).sequence.float()
     for other in (cast, low):
         assert (other - exact).norm() < 3e-2 * exact.norm()
-
-
-# -- heads
 
 
 # -- presets and settings
