@@ -232,6 +232,9 @@ def test_packed_rows_train_as_padded_rows_do(name: str, label: str, smoothing: f
     near(ours, right)
     assert int(count) == int(number) == int((padded.labels != IGNORE).sum())  # type: ignore[operator]
     near(asked(model, packed), asked(model, padded))
+    ours_pooled, pooled = (model.body(batch).pooled for batch in (packed, padded))
+    if pooled is not None:
+        near(ours_pooled[: len(pooled)], pooled)
     theirs = gradients(model.body, right)
     for parameter, gradient in gradients(model.body, ours).items():
         near(gradient, theirs[parameter], 1e-11)

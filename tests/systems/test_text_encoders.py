@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import regard
-from parity import LENGTHS, REAL, assert_gradients, load_peer, peer_of, text_inputs, weighted_sum
+from parity import REAL, assert_gradients, load_peer, peer_of, text_inputs, weighted_sum
 from regard.data.text.qa import QASample
 from regard.errors import RegardError
 from regard.nn.attention.attention import Attention
@@ -19,7 +18,7 @@ from regard.nn.attention.masks import materialize
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import longformer
 from regard.tasks.base import EncodingContext, LossWeights
-from regard.types import IGNORE, Batch, Packing, TextFields
+from regard.types import IGNORE, Batch
 from tiny import near, noise, tiny
 
 SINGLE = 5e-7
@@ -66,20 +65,6 @@ def test_longformer_finds_answers_with_global_attention_on_the_question(tmp_path
         )
     drawn, end = model.explain(("who is the king", context)).maps[0], 5
     assert (drawn.weights[:, :, :end] > 0).all() and (drawn.weights[0, :, end, end + 3 :] == 0).all()  # a window of 4
-
-
-@pytest.mark.parametrize("name", ["BertModel", "RoFormerModel", "LongformerModel"])
-def test_packed_documents_have_the_states_they_have_alone(name: str, tmp_path: Path) -> None:
-    model = load_peer(peer_of(name), tmp_path)
-    x, types, marked = text_inputs()
-    own: dict[str, Tensor] = {"global_tokens": marked} if name == "LongformerModel" else {"token_types": types}
-    padded = model.states(x, mask=REAL, **own)
-    offsets = Packing(torch.tensor([0, *LENGTHS.cumsum(0), 36]), 19)  # and an empty text at the end
-    packed = model.body(
-        Batch(x[REAL][None], packing=offsets, text=TextFields(**own).map(lambda table: table[REAL][None]))
-    )
-    near(packed.sequence[0], padded.sequence[REAL])
-    near(packed.pooled[:3], padded.pooled)
 
 
 def test_dilated_windows_equal_their_mask_and_need_the_native_format(tmp_path: Path) -> None:
