@@ -165,12 +165,7 @@ def _contents_with_target(sample: ImageSample) -> Iterator[str]:
 
 
 LABELED = replace(UNLABELED, columns=("image", "label"), samples=iterate_images, labels=lambda sample: (sample.label,))
-DEPTH = replace(
-    UNLABELED,
-    columns=("image", "depth"),
-    samples=iterate_depth_images,
-    contents=_contents_with_target,
-)
+DEPTH = replace(UNLABELED, columns=("image", "depth"), samples=iterate_depth_images, contents=_contents_with_target)
 
 
 # -- classes of masks

@@ -22,14 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.file_discovery import COPY_AGAIN, FileFormatError, library_errors
-from regard.data.points.cloud import (
-    Columns,
-    RawCloud,
-    assemble_cloud,
-    check_count,
-    cloud_from_table,
-    triangulate,
-)
+from regard.data.points.cloud import Columns, RawCloud, assemble_cloud, check_count, cloud_from_table, triangulate
 
 TRUNCATED = "The file is truncated or damaged."
 
