@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from regard.data.file_discovery import find_subfolder, walk_files
 from regard.data.text import tables
-from regard.data.text.files import Columns, existing_file
+from regard.data.text.files import Columns, existing_file, raise_error
 from regard.data.text.formats import BINARY_SUFFIXES, Row, file_format, find_format, read_class_names, read_header
 from regard.errors import DataError
 
@@ -157,7 +157,8 @@ def _embedded_rows(path: Path, names: tuple[str, ...], columns: Mapping[str, str
             row["label"] = classes[int(label)]
         return row
 
-    return tables.convert_rows(form.rows(path, [(name,) for name in dict.fromkeys(columns.values())]), convert)
+    records = form.read(path, raise_error, [(name,) for name in dict.fromkeys(columns.values())])
+    return tables.convert_rows(records, convert)
 
 
 def cell_value(path: Path, row: int, value: Any, column: str) -> Any:

@@ -152,16 +152,6 @@ class TableFormat:
     is_named: bool = True  # True if rows have column names; otherwise the first row may be a header
     schema: Callable[[Path], Any] | None = None  # Arrow schema of a binary file; text files may be gzipped
 
-    def rows(self, path: Path, columns: Sequence[ColumnPath] = ()) -> Iterator[Row]:
-        """Row numbers with the rows of `read`, or with the errors of an invalid row."""
-        errors: list[DataError] = []
-        for line, row in self.read(path, errors.append, columns):
-            if errors:
-                yield from ((line, error) for error in errors)
-                errors.clear()
-            else:
-                yield line, row
-
 
 TAB_SUFFIXES = (".tsv", ".tab", ".txt")
 FORMATS = (

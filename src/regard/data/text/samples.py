@@ -14,7 +14,7 @@ from typing import Any
 
 from regard.data.reader import Reader, with_target
 from regard.data.text import tables
-from regard.data.text.files import Columns, existing_file, read_lines, split_parallel
+from regard.data.text.files import Columns, ErrorHandler, existing_file, read_lines, split_parallel
 from regard.data.text.formats import Row, has_column_names, read_header
 from regard.errors import DataError
 
@@ -92,7 +92,8 @@ def read_pairs(entry: str, columns: Columns = None) -> tables.Samples[Pair]:
         rows = tables.iterate_rows(entry, tables.SIDES, columns)
     else:
         tables.ColumnSpec(tables.SIDES, columns)  # raises for an unknown column choice
-        rows = _zip_files(*map(existing_file, sides))
+        source_file, target_file = map(existing_file, sides)
+        rows = tables.with_errors(lambda report: _zip_files(source_file, target_file, report))
 
     def make_pair(line: int, row: dict[str, str]) -> Pair | tables.SkippedRow:
         source, target = row["source"].strip(), row["target"].strip()
@@ -102,11 +103,12 @@ def read_pairs(entry: str, columns: Columns = None) -> tables.Samples[Pair]:
     return tables.make_samples(rows, make_pair)
 
 
-def _zip_files(source: Path, target: Path) -> Iterator[Row]:
-    errors: list[DataError] = []
-    source_lines, target_lines = read_lines(source, errors.append), read_lines(target, errors.append)
+def _zip_files(source: Path, target: Path, on_error: ErrorHandler) -> Iterator[Row]:
+    source_lines, target_lines = read_lines(source, on_error), read_lines(target, on_error)
     for line, pair in enumerate(zip_longest(source_lines, target_lines), start=1):
-        if None in pair:
+        if None not in pair:
+            yield line, {"source": pair[0][1], "target": pair[1][1]}
+        else:
             longer, shorter = (target, source) if pair[0] is None else (source, target)
             count = line + sum(1 for _ in chain(source_lines, target_lines))  # one of them has no more lines
             problem = (
@@ -114,12 +116,7 @@ def _zip_files(source: Path, target: Path) -> Iterator[Row]:
                 f"'{shorter}' has {line - 1}."
             )
             advice = "Parallel files must have the same number of lines, with matching texts on the same line."
-            errors.append(DataError(problem, longer, line, advice, "line_count_mismatch"))
-        if errors:
-            yield from ((line, error) for error in errors)
-            errors.clear()
-        else:
-            yield line, {"source": pair[0][1], "target": pair[1][1]}
+            yield line, DataError(problem, longer, line, advice, "line_count_mismatch")
 
 
 def read_sources(entry: str, columns: Columns, aliases: tuple[str, ...] = ("source",)) -> tables.InputIterator:

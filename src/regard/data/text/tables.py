@@ -185,16 +185,34 @@ def iterate_rows(
     form = formats.find_format(path, PARALLEL_HINT if required == SIDES else "")
     if form.schema is not None:
         return _typed_rows(path, form, spec)
-    if form.is_named:
-        return _select_values(path, form.rows(path), spec)
-    rows = _select_cells(path, form.rows(path), spec)
-    return rows if columns is not None else _reject_header(path, rows, spec)
+    select = _select_values if form.is_named else _select_cells
+    rows = with_errors(lambda report: select(path, form.read(path, report, ()), spec))
+    return rows if form.is_named or columns is not None else _reject_header(path, rows, spec)
+
+
+def with_errors(read_rows: Callable[[files.ErrorHandler], Iterable[formats.Row]]) -> Iterator[formats.Row]:
+    """Yield rows; the reported errors of an invalid line take the place of its row."""
+    errors: list[DataError] = []
+    try:
+        for line, row in read_rows(errors.append):
+            yield from ((line, error) for error in errors)
+            if not errors or isinstance(row, DataError):
+                yield line, row
+            errors.clear()
+    except RegardError:  # reading ends after the reported errors
+        yield from ((error.line or 0, error) for error in errors)
+        raise
 
 
 def _reject_header(path: Path, rows: Iterator[formats.Row], spec: ColumnSpec) -> Iterator[formats.Row]:
     """Yield all rows. A first row with one word per column above rows of sentences is reported, because a header would
     become training data."""
-    first = list(islice(rows, 50))
+    first: list[formats.Row] = []
+    try:
+        first.extend(islice(rows, 50))
+    except RegardError:  # earlier errors come first
+        yield from (item for item in first if isinstance(item[1], DataError))
+        raise
     valid = [(line, row) for line, row in first if not isinstance(row, DataError)]
     complete = [(line, [row[name].strip() for name in spec.required]) for line, row in valid]
     complete = [(line, cells) for line, cells in complete if all(cells)]
@@ -212,9 +230,6 @@ def _reject_header(path: Path, rows: Iterator[formats.Row], spec: ColumnSpec) ->
 def _select_cells(path: Path, rows: Iterator[formats.Row], spec: ColumnSpec) -> Iterator[formats.Row]:
     width, places = 0, dict.fromkeys(spec.required, 0)
     for line, cells in rows:
-        if isinstance(cells, DataError):
-            yield line, cells
-            continue
         if not any(map(str.strip, cells)):
             yield line, dict.fromkeys(places, "")
             continue
@@ -313,7 +328,7 @@ def _typed_rows(path: Path, form: formats.TableFormat, spec: ColumnSpec) -> Iter
     """Yield the texts of a file with a schema, which decides whether columns are supported."""
     schema = form.schema(path) if form.schema is not None else ()
     columns = _typed_columns(path, schema, spec)
-    for number, record in form.rows(path, list(dict.fromkeys(columns.values()))):
+    for number, record in form.read(path, files.raise_error, list(dict.fromkeys(columns.values()))):
         row = {name: record[column[-1]] for name, column in columns.items()}
         for name, value in row.items():
             if not isinstance(value, str):
@@ -409,7 +424,10 @@ def read_records(
         seen.update(columns)
         return {name: record[column] for name, column in columns.items()}
 
-    return convert_rows(formats.find_format(path).rows(path) if document is None else enumerate(document, 1), select)
+    rows: Iterable[formats.Row] = enumerate(document or (), start=1)
+    if document is None:
+        rows = with_errors(lambda report: formats.find_format(path).read(path, report, ()))
+    return convert_rows(rows, select)
 
 
 # -- samples and inputs of prediction

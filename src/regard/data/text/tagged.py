@@ -206,7 +206,8 @@ def _reject_numeric_tags(path: Path, column: str) -> None:
         kinds = {field.name: str(getattr(field.type, "value_type", field.type)) for field in schema}
         number, line = kinds[column] if "int" in kinds.get(column, "") else None, None
     else:
-        records = formats.find_format(path).rows(path)
+        ignored: list[DataError] = []  # reading the sentences reports the errors
+        records = formats.find_format(path).read(path, ignored.append, ())
         line, tags = next(((line, row.get(column)) for line, row in records if isinstance(row, dict)), (0, None))
         number = next((tag for tag in tags if isinstance(tag, int)), None) if isinstance(tags, list) else None
     if number is not None:
