@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import random
-import sys
 import tracemalloc
 from collections.abc import Callable
 from functools import cache
@@ -15,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_cli import Cli
+from test_cli import cli as cli
 
 import regard
 from data_files import jsonl, kinds, write
-from regard.cli import main
 from regard.data.check import texts as documents
 from regard.data.check.engine import normalize_text
 from regard.data.check.findings import find_quality_issues
@@ -572,28 +571,16 @@ def test_distributions_are_drawn_and_printed(folder: Path) -> None:
 # -- the command
 
 
-@pytest.fixture
-def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["regard", "check", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-        with pytest.raises(SystemExit) as left:
-            main()
-        return int(left.value.code or 0), *capsys.readouterr()
-
-    return call
-
-
-def test_the_exit_code_reports_errors_and_json_has_the_same_content(cli: Callable[..., Any]) -> None:
+def test_the_exit_code_reports_errors_and_json_has_the_same_content(cli: Cli) -> None:
     save("translate", pairs()[:750], "a 1"), save("translate", [*pairs()[750:], pairs()[750]], "a 2")
-    code, out, err = cli("translate", "--data", "a *.tsv")
+    code, out, err = cli("check", "translate", "--data", "a *.tsv")
     assert code == 0 and err == "" and "warning  duplicate pairs: 1" in out
     assert "a 2.tsv:751" in out and out.endswith("Found no errors, 1 warning.\n")
-    code, out, _ = cli("translate", "--data", "a *.tsv", "--valid", "a 1.tsv")
+    code, out, _ = cli("check", "translate", "--data", "a *.tsv", "--valid", "a 1.tsv")
     assert code == 1 and "error    validation: pairs also present in the training data: 750 (100.0 %)" in out
     assert "… and 745 more" in out and out.endswith("Found 1 error, 1 warning.\n")
     save("translate", [*pairs(), ("ü\x07", "ö")])
-    code, out, _ = cli("translate", "--data", "a.tsv", "--json")
+    code, out, _ = cli("check", "translate", "--data", "a.tsv", "--json")
     values = json.loads(out)
     assert code == 0 and values["counts"] == {"pairs": 1501, "files": 1}
     assert (values["errors"], values["warnings"]) == (0, 1) and values["lengths"]["source_words"]["min"] == 1
@@ -613,14 +600,14 @@ def test_the_exit_code_reports_errors_and_json_has_the_same_content(cli: Callabl
         ("translate --data a.tsv --out a.jpg", ".png or .svg"),
     ],
 )
-def test_invalid_arguments_give_exit_code_2(cli: Callable[..., Any], words: str, part: str) -> None:
+def test_invalid_arguments_give_exit_code_2(cli: Cli, words: str, part: str) -> None:
     save("translate", pairs()[:20])
-    code, out, err = cli(*words.split())
+    code, out, err = cli("check", *words.split())
     assert code == 2 and out == "" and err.startswith("regard: ") and part in err
 
 
-def test_the_lengths_are_drawn(cli: Callable[..., Any]) -> None:
+def test_the_lengths_are_drawn(cli: Cli) -> None:
     save("translate", [*pairs(), (joined(1000), "kurz")])
-    code, out, _ = cli("translate", "--data", "a.tsv", "--out", "my pictures")
+    code, out, _ = cli("check", "translate", "--data", "a.tsv", "--out", "my pictures")
     assert code == 0 and f"chart: {Path('my pictures/lengths.png')}" in out
     assert Path("my pictures/lengths.png").read_bytes().startswith(b"\x89PNG")
