@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 LONG = (
     "golden", "benchmarks", "compile", "shapes", "systems", "training", "faults", "triton", "start", "cli",
-    "image_tasks",
+    "image_tasks", "every_task",
 )  # fmt: skip
 """The slowest test files, which run first to balance the workers."""
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -73,13 +72,3 @@ def assert_one_shape(model: Any, encoded: Any, tokens: int) -> list[Batch]:
     batches = [model.objective.collate(encoded, some, model.config, plan.shape) for some in plan.epoch(0)]
     assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
     return batches
-
-
-def assert_alone_as_together(model: Any, items: Sequence[Any], **settings: Any) -> list[Any]:
-    """The prediction of an input does not depend on the other inputs."""
-    together = model.predict(items, **settings)
-    for item, answer in zip(items, together, strict=True):
-        alone = model.predict(item, **settings)
-        assert alone.value == answer.value and alone.score == pytest.approx(answer.score, rel=1e-9, abs=1e-6)
-    assert model.predict([]) == []
-    return together
