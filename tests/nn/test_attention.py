@@ -100,19 +100,16 @@ def emulated(
     window: tuple[int, int], scale: float,
 ) -> Tensor:  # fmt: skip
     """Packed GPU kernel emulated per document: the last query is aligned with the last key; -1 is unlimited."""
-    (q_starts, k_starts), (q_longest, k_longest), (left, right) = starts, longest, window
-    assert q_starts.dtype == k_starts.dtype == torch.int32 and all(x.stride(-1) == 1 for x in (q, k, v))
-    out = []
-    for n in range(len(q_starts) - 1):
-        mine, theirs = slice(*q_starts[n : n + 2].tolist()), slice(*k_starts[n : n + 2].tolist())
-        one, keys, values = (x.transpose(0, 1)[None] for x in (q[mine], k[theirs], v[theirs]))
-        Q, K = one.shape[2], keys.shape[2]
-        assert q_longest >= Q and k_longest >= K
-        apart = torch.arange(K) - torch.arange(K - Q, K)[:, None]
-        may = (apart >= (-left if left >= 0 else -K - Q)) & (apart <= (right if right >= 0 else K + Q))
-        if Q:
-            out.append(by_hand(one, keys, values, may, scale)[0].transpose(0, 1))
-    return torch.cat(out)
+    ends, (left, right) = [], window
+    assert all(x.stride(-1) == 1 for x in (q, k, v))
+    for x, begins, most in zip((q, k), starts, longest, strict=True):
+        assert begins.dtype == torch.int32 and begins.diff().max() <= most
+        ends.append(torch.searchsorted(begins, torch.arange(len(x)).int(), right=True))
+    places = [torch.arange(len(x)) - begins[end] for x, begins, end in zip((q, k), starts, ends, strict=True)]
+    apart = places[1] - places[0][:, None]
+    may = (ends[0][:, None] == ends[1]) & (apart >= (-left if left >= 0 else -L * L))
+    may = may & (apart <= (right if right >= 0 else L * L))
+    return by_hand(*(x.transpose(0, 1)[None] for x in (q, k, v)), may, scale)[0].transpose(0, 1)
 
 
 PACKED = Packing(torch.tensor([0, 4, 4, 5, 11]), 8)

@@ -23,7 +23,7 @@ from regard.nn.kernels import local_attention as local
 from regard.nn.kernels.dispatch import AttentionCall, attend
 from regard.nn.kernels.linear import Linear
 from regard.nn.kernels.local_attention import LocalCall, LocalPattern, parse_pattern
-from regard.nn.kernels.table import has_hooks, is_built_of
+from regard.nn.kernels.table import is_plain
 from regard.nn.recording import Record, recorded
 
 
@@ -109,8 +109,7 @@ class LongformerAttention(Attention):
 
     def _prefers_folded_kv(self, marked: int) -> bool:
         """Whether multiplying the few global queries by the key weights costs less than keys and values of all tokens."""
-        few = 2 * marked * self.heads <= self.width
-        return few and is_built_of(self.far_kv, (Linear,)) and not has_hooks(self.far_kv)
+        return 2 * marked * self.heads <= self.width and is_plain(self.far_kv, (Linear,))
 
     def _global_folded_kv(
         self, q: Float[Tensor, "B H G d"], x: Float[Tensor, "B L D"], pattern: LocalPattern, dropout: float

@@ -21,7 +21,7 @@ from regard.nn.attention.positions import AttentionPosition, BoundPosition, Posi
 from regard.nn.kernels.dispatch import decode_step, match_causal
 from regard.nn.kernels.linear import Linear, linear, linear_activation
 from regard.nn.kernels.losses import linear_cross_entropy
-from regard.nn.kernels.table import Kernel, has_hooks, is_built_of
+from regard.nn.kernels.table import Kernel, is_plain
 from regard.nn.recording import is_recording, uncompiled_while_recording
 from regard.types import Body
 
@@ -136,7 +136,7 @@ class TransformerBlock(nn.Module):
 def is_pristine_block(block: nn.Module) -> bool:
     """Whether all submodules are of known classes without hooks: the fused step reads weights and calls no submodule."""
     known = (TransformerBlock, Residual, FeedForward, Attention, Linear, nn.LayerNorm, nn.Dropout)
-    return is_built_of(block, known) and not has_hooks(block)
+    return is_plain(block, known)
 
 
 def _accepts_decode_step(

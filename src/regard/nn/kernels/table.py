@@ -47,7 +47,8 @@ def has_hooks(module: nn.Module) -> bool:
     return any(part._forward_pre_hooks or part._forward_hooks for part in module.modules())
 
 
-def is_built_of(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
+def is_plain(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
     """Whether each submodule has exactly one of the types and the `forward` of its type: no adapter, no
-    parametrization, no replaced `forward`."""
-    return all(type(part) in types and "forward" not in vars(part) for part in module.modules())
+    parametrization, no replaced `forward`, and no hooks."""
+    known = all(type(part) in types and "forward" not in vars(part) for part in module.modules())
+    return known and not has_hooks(module)
