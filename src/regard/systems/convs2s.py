@@ -24,7 +24,7 @@ from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
 from regard.nn.blocks.block import SharedEmbeddings
 from regard.nn.blocks.encoder_decoder import valid_targets
-from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, WeightNormLinear
+from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, ScaleGradient, WeightNormLinear
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
@@ -125,7 +125,7 @@ class ConvS2S(RecurrentBody):
         """Decoder states for `batch.decoder.inputs`; `taps` are encoder blocks."""
         target, (context, tapped) = batch.require_decoder().inputs, self.encode(batch, taps)
         g = self.embed(target, torch.arange(target.shape[1], device=batch.inputs.device), target=True)
-        sequence, _ = self.decoder(g, valid_targets(batch), DecoderContext(context, g))
+        sequence, _ = self.decoder(g, valid_targets(batch), context)
         return BodyOutput(self.dropout(sequence), hidden_states=tapped, cross_states=context.keys)
 
     @property
@@ -147,7 +147,7 @@ class ConvS2S(RecurrentBody):
         where = state.positions[:, None] + torch.arange(ids.shape[1], device=ids.device)
         g = self.embed(ids, where, target=True)
         pasts = [state.state.get(str(number)) for number in range(len(self.decoder.blocks))]
-        x, _ = self.decoder(g, source=DecoderContext(ScoreContext(**state.context), g), states=pasts)
+        x, _ = self.decoder(g, context=ScoreContext(**state.context), states=pasts)
         state.update(ids.shape[1])
         return self.dropout(x)
 

@@ -90,9 +90,8 @@ class RNNEncoderDecoder(RecurrentBody):
 
     def forward(self, batch: Batch) -> BodyOutput:
         """Decoder states for `batch.decoder.inputs`."""
-        target = batch.require_decoder()
-        closed = rnn.CompactTargets.from_mask(target.inputs, target.mask)
-        return BodyOutput(closed.restore(self.decode(closed.ids, self.encode(batch))[0]))
+        target, state = batch.require_decoder(), self.encode(batch)
+        return BodyOutput(rnn.decode_compact(lambda ids: self.decode(ids, state)[0], target.inputs, target.mask))
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.tables.target.num_embeddings, per_beam=self.decoder.state_size + self.context_width)

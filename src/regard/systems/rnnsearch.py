@@ -18,7 +18,7 @@ from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.block import SharedEmbeddings
 from regard.nn.blocks.encoder_decoder import require_padded
 from regard.nn.kernels.linear import Linear
-from regard.nn.recurrent.rnn import BidirectionalGRU, CompactTargets, GRUCell, RecurrentState
+from regard.nn.recurrent.rnn import BidirectionalGRU, GRUCell, RecurrentState, decode_compact
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
 from regard.systems.common import recipes
 from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, Seq2SeqConfig
@@ -125,10 +125,9 @@ class RNNSearch(RecurrentBody):
 
     def forward(self, batch: Batch) -> BodyOutput:
         """Features before the output layer for `batch.decoder.inputs`."""
-        context, s = self.encode(batch)
-        target = batch.require_decoder()
-        closed = CompactTargets.from_mask(target.inputs, target.mask)
-        return BodyOutput(closed.restore(self.unroll(closed.ids, s, context)[0]), cross_states=context.values)
+        target, (context, s) = batch.require_decoder(), self.encode(batch)
+        features = decode_compact(lambda ids: self.unroll(ids, s, context)[0], target.inputs, target.mask)
+        return BodyOutput(features, cross_states=context.values)
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.tables.target.num_embeddings, per_beam=self.decoder.state_size(batch.inputs.shape[1]))

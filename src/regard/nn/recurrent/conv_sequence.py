@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -53,14 +52,6 @@ class ScaleGradient(torch.autograd.Function):
         return gradient * ctx.by, None
 
 
-@dataclass(frozen=True)
-class DecoderContext:
-    """Encoded source and target embeddings, for the cross-attention of every decoder block."""
-
-    context: ScoreContext
-    target_embeddings: Float[Tensor, "B Q E"]
-
-
 class ConvBlock(nn.Module):
     """(x + A ⊗ σ(B)) √½, with A and B from one convolution; causal and followed by cross-attention in a decoder.
 
@@ -82,17 +73,19 @@ class ConvBlock(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B L D"],
+        embedded: Float[Tensor, "B L E"],
         valid: Bool[Tensor, "B L"] | None = None,
-        source: DecoderContext | None = None,
+        context: ScoreContext | None = None,
         state: Float[Tensor, "B before D"] | None = None,
     ) -> Float[Tensor, "B L C"]:
-        """`state`: previous inputs (decoding); overwritten with the inputs for the next step."""
+        """`embedded`: embeddings of the positions. `context`: encoded source. `state`: previous inputs (decoding);
+        overwritten with the inputs for the next step."""
         seen = x if valid is None else x.masked_fill(~valid[..., None], 0.0)
         seen = self.unfold(self.dropout(seen), state)
         gated = F.glu(self.conv(seen), dim=-1)
-        if source is not None:
-            query = (self.q(gated) + source.target_embeddings) * SQRT_HALF
-            looked, _ = self.align(query, source.context)
+        if context is not None:
+            query = (self.q(gated) + embedded) * SQRT_HALF
+            looked, _ = self.align(query, context)
             gated = (self.out(looked) + gated) * SQRT_HALF
         return (gated + self.map(x)) * SQRT_HALF
 
@@ -131,14 +124,14 @@ class ConvStack(nn.Module):
         self,
         x: Float[Tensor, "B L E"],
         valid: Bool[Tensor, "B L"] | None = None,
-        source: DecoderContext | None = None,
+        context: ScoreContext | None = None,
         states: Sequence[Tensor | None] | None = None,
         taps: Collection[int] = (),
     ) -> tuple[Float[Tensor, "B L O"], tuple[Tensor, ...]]:
         """Final states, and the states after the blocks with the indices `taps`."""
-        x, tapped = self.into(x), []
+        embedded, x, tapped = x, self.into(x), []
         for number, block in enumerate(self.blocks):
-            x = block(x, valid, source, None if states is None else states[number])
+            x = block(x, embedded, valid, context, None if states is None else states[number])
             if number in taps:
                 tapped.append(x)
         return self.out(x), tuple(tapped)

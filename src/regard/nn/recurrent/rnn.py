@@ -222,24 +222,15 @@ def gather_columns(x: Float[Tensor, "B L D"], columns: Int[Tensor, "B L"]) -> Fl
     return x.gather(1, columns[..., None].expand(-1, -1, x.shape[-1]))
 
 
-@dataclass(frozen=True)
-class CompactTargets:
-    """Target ids with padding moved to the end, so that a causal decoder never attends to padding."""
-
-    ids: Int[Tensor, "B L"]
-    order: Int[Tensor, "B L"] | None = None
-
-    @classmethod
-    def from_mask(cls, ids: Int[Tensor, "B L"], mask: Tensor | None) -> CompactTargets:
-        """A mask of lengths (B,) needs no reordering."""
-        if mask is None or mask.ndim == 1:
-            return cls(ids)
-        order = (~mask).long().argsort(dim=1, stable=True)
-        return cls(ids.gather(1, order), order)
-
-    def restore(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        """States in the original order of columns."""
-        return x if self.order is None else gather_columns(x, self.order.argsort(dim=1))
+def decode_compact(
+    decode: Callable[[Tensor], Tensor], ids: Int[Tensor, "B L"], mask: Tensor | None
+) -> Float[Tensor, "B L D"]:
+    """decode(ids), with padding moved to the end meanwhile, so that a causal decoder never attends to padding. A mask of
+    lengths (B,) needs no reordering."""
+    if mask is None or mask.ndim == 1:
+        return decode(ids)
+    order = (~mask).long().argsort(dim=1, stable=True)
+    return gather_columns(decode(ids.gather(1, order)), order.argsort(dim=1))
 
 
 # -- decoding state
