@@ -45,3 +45,16 @@ def refused(
 def kinds(report: Report) -> dict[str, tuple[str, int]]:
     """Severity and count of each finding by id."""
     return {finding.id: (finding.severity, finding.count) for finding in report.findings}
+
+
+def found(report: Report) -> dict[str, tuple[str, int]]:
+    """Findings except statistics."""
+    statistics = (
+        "classes",
+        "correct_choice_positions",
+        "outside_words",
+        "tag_scheme",
+        "captions_per_image",
+        "vocabulary",
+    )
+    return {name: value for name, value in kinds(report).items() if name not in statistics or value[0] != "note"}

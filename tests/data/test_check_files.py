@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_files import kinds
+from data_files import found
 from regard.data.check.files import CaptionSurvey, DepthSurvey, ImageSurvey, MaskSurvey, Survey, UnlabeledImageSurvey
 from regard.data.check.point_clouds import CloudSurvey, LabeledCloudSurvey, count_outliers, degenerate_shape
 from regard.data.check.report import Finding, Report
@@ -24,12 +24,6 @@ from regard.runs.check import check
 Expected = dict[str, tuple[str, int]]
 ONCE, NOTE, ERROR = ("warning", 1), ("note", 1), ("error", 1)
 MANY = 104
-
-
-def found(report: Report) -> Expected:
-    """Findings except statistics."""
-    statistics = ("classes", "captions_per_image", "vocabulary")
-    return {name: value for name, value in kinds(report).items() if name not in statistics}
 
 
 def survey(

@@ -17,7 +17,7 @@ from test_cli import Cli
 from test_cli import cli as cli
 
 import regard
-from data_files import jsonl, kinds, write
+from data_files import found, jsonl, kinds, write
 from regard.data.check import texts as documents
 from regard.data.check.engine import normalize_text
 from regard.data.check.findings import find_quality_issues
@@ -116,14 +116,8 @@ def checked(kind: str, rows: Rows, held: Rows | None = None, **options: Any) -> 
     return check(KINDS[kind][1], path, valid=valid, **options)
 
 
-def findings(report: Report) -> dict[str, tuple[str, int]]:
-    """Findings except statistics of classes."""
-    statistics = ("classes", "correct_choice_positions", "outside_words", "tag_scheme")
-    return {name: value for name, value in kinds(report).items() if name not in statistics or value[0] != "note"}
-
-
 def assert_findings(report: Report, expected: Expected, path: str) -> None:
-    assert findings(report) == {name: values[:2] for name, values in expected.items()}, report
+    assert found(report) == {name: values[:2] for name, values in expected.items()}, report
     for finding in report.findings:
         for location in finding.locations[:1]:
             assert location.path == path and location.line
@@ -170,7 +164,7 @@ def test_clean_data_has_only_statistics(
     kind: str, counts: dict[str, int], classes: dict[str, dict[str, int]], parts: str, folder: Path
 ) -> None:
     report = checked(kind, KINDS[kind][0](), out="x.svg")
-    assert findings(report) == {} and report.counts == counts
+    assert found(report) == {} and report.counts == counts
     assert {counted.name: counted.train for counted in report.class_counts or ()} == classes
     assert all(part in str(report) for part in parts.split("|"))
     assert report.figures == (("x.svg", "x-classes.svg") if classes else ("x.svg",))
