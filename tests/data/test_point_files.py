@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_files import write
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud, write_ply
 from regard.errors import DataError
@@ -181,17 +182,14 @@ CUBE = "\n".join(("OFF", "8 6 0", *CORNERS, *SIDES, ""))
 
 
 def refused(content: bytes | str, ending: str, problem: str, tmp_path: Path, **how: Any) -> None:
-    path = tmp_path / f"bad{ending}"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path = write(tmp_path / f"bad{ending}", content)
     with pytest.raises(DataError, match=problem) as error:
-        read_cloud(str(path), **how)
-    assert error.value.path == str(path)
+        read_cloud(path, **how)
+    assert error.value.path == path
 
 
 def at(content: str | bytes, ending: str, tmp_path: Path, **how: Any) -> Any:
-    path = tmp_path / f"good{ending}"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return read_cloud(str(path), **how)
+    return read_cloud(write(tmp_path / f"good{ending}", content), **how)
 
 
 def on_cube(places: np.ndarray) -> np.ndarray:
