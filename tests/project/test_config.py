@@ -11,7 +11,7 @@ import pytest
 
 from data_files import refused
 from regard import index
-from regard.config import as_dict, coerce, describe, from_dict, override
+from regard.config import as_dict, describe, from_dict, override
 from regard.data.settings import DataSettings
 from regard.data.training_files import DataSources
 from regard.decode.settings import DecodeSettings
@@ -115,13 +115,6 @@ def test_near_names_are_suggested_columns_listed_once_and_folders_compared_by_th
     assert told == "Unknown folder '/a/long/way/resnet-50'. Did you mean '/a/long/way/resnet-18'? Train one."
     told = str(UnknownFolderError("run", Path("mnie"), [Path("mine"), Path("x")]))
     assert told == "Unknown run 'mnie'. Did you mean 'mine'?"
-
-
-def test_an_override_changes_a_copy_and_keeps_the_rest() -> None:
-    before = TrainSettings(lr=0.5, steps=7)
-    assert override(before, {"steps": "1e2"}) == TrainSettings(lr=0.5, steps=100) and before.steps == 7
-    refused(r"train\.steps", override, before, {"steps": 0}, error=SettingError)
-    assert coerce("7", int, "x") == 7
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -95,6 +95,8 @@ FROZEN = ("train.freeze=encoder.*", "train.lr_overrides=decoder.*=1e-3,tokens.*=
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": (), "averaged": ("train.ema_decay=0.9",), "accumulated": BOTH, "frozen": FROZEN,
     "packed": ("train.packing=on", "train.grad_accum=2"), "deterministic": ("train.deterministic=true",),
+    "patience": ("train.patience=2", "train.steps=40", "train.eval_every=2", "train.lr=1e-30", "model.dropout=0",
+                 "train.keep_checkpoints=9"),
 }  # fmt: skip
 
 
@@ -103,12 +105,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(variant: str, few: Path, tmp_path: Path) -> None:
     more = VARIANTS[variant]
     train_tiny(few, tmp_path / "whole", *TWELVE, *more)
-    with stopped_in(6):
+    with stopped_in(5):
         train_tiny(few, tmp_path / "run", *TWELVE, *more)
-    assert checkpoints(tmp_path / "run")[-1] == "step-00000006"
+    assert checkpoints(tmp_path / "run")[-1] == "step-00000005"
     said = train_tiny((), tmp_path / "run", *TWELVE, *more, resume=True)
-    assert "Resuming after step 6" in said
-    last = "checkpoints/step-00000012/state.safetensors"
+    assert "Resuming after step 5" in said
+    last = f"checkpoints/step-000000{'06' if variant == 'patience' else 12}/state.safetensors"
     same_tensors(tmp_path / "run" / last, tmp_path / "whole" / last)
     same_tensors(tmp_path / "run/model.safetensors", tmp_path / "whole/model.safetensors")
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")

@@ -106,15 +106,6 @@ def test_patience_ends_the_run_and_a_resumed_one_has_nothing_left_to_do(tired: t
     assert (rows(run), facts(run)) == before and checkpoints(run)[-1] == "step-00000006"
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize("step", [3, 5, 6])
-def test_patience_counts_on_in_a_resumed_run(step: int, tired: tuple[Path, str], few: Path, tmp_path: Path) -> None:
-    with stopped_in(step):
-        train_tiny(few, tmp_path / "run", *TWELVE, *PATIENT)
-    train_tiny((), tmp_path / "run", tiny=False, resume=True)
-    assert rows(tmp_path / "run") == rows(tired[0]) and facts(tmp_path / "run") == facts(tired[0])
-
-
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return regard.load(run).body.state_dict()
 
