@@ -342,17 +342,6 @@ def test_data_that_changes_between_two_reads_is_refused(
     assert "training pairs" in train_tiny(data, tmp_path / "run", *ONE)
 
 
-def test_the_first_row_that_is_too_long_is_named_at_its_current_path(pairs: Pairs, tmp_path: Path) -> None:
-    many = [*pairs[:20], ("x " * 90, "y"), *pairs[20:30]]
-    for name, blank in (("a.tsv", 0), ("b.tsv", 3)):
-        data = write_pairs(tmp_path / name, [("", "z")] * blank + many)
-        said = train_tiny(
-            data, tmp_path / f"run {name}", *ONE, "data.max_length=60", valid=write_pairs(tmp_path / "v.tsv", many)
-        )
-        assert f"first: {data}, line {21 + blank}" in said and (HIT in said) == bool(blank)
-        assert ("3 rows with an empty field skipped" in said) == bool(blank)
-
-
 @pytest.mark.slow
 def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, monkeypatch: Any) -> None:
     data = write_pairs(tmp_path / "d.tsv", [(f"{source} {n}", target) for n in range(4) for source, target in pairs])

@@ -72,16 +72,19 @@ def test_the_best_model_is_kept(trained: Trained, few: Path, tmp_path: Path) -> 
     assert facts(tmp_path / "wild")["best"]["step"] < 12 and conftest.keeps_best(tmp_path / "wild", "model:")
 
 
-def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(
+def test_pairs_that_are_too_long_are_counted_and_the_first_is_named_at_its_current_path(
     pairs: Pairs, trained: Trained, tmp_path: Path
 ) -> None:
     long = " ".join(["horse"] * 40)
-    data = conftest.write_pairs(tmp_path / "d.tsv", [*pairs[:9], (long, "x"), ("x", long), *pairs[9:30]])
+    many = [*pairs[:9], (long, "x"), ("x", long), *pairs[9:30]]
     valid = conftest.write_pairs(tmp_path / "v.tsv", pairs[28:30])
-    said = train_tiny(data, tmp_path / "run", *TWELVE, "train.steps=1", "data.max_length=39", valid=valid)
-    assert "2 training pairs" in said and f"first: {data}, line 10" in said
-    assert "2 training pairs are also in the validation data" in said
-    assert facts(tmp_path / "run")["data_stats"]["train"] == 30
+    for name, blank in (("a.tsv", 0), ("b.tsv", 3)):  # the second run reads the tokens of the first
+        data = conftest.write_pairs(tmp_path / name, [("", "z")] * blank + many)
+        out = tmp_path / f"run {name}"
+        said = train_tiny(data, out, *TWELVE, "train.steps=1", "data.max_length=39", valid=valid)
+        assert "2 training pairs" in said and f"first: {data}, line {10 + blank}" in said
+        assert "2 training pairs are also in the validation data" in said and facts(out)["data_stats"]["train"] == 30
+        assert ("3 rows with an empty field skipped" in said) == ("tokens from the cache" in said) == bool(blank)
     text, pair = (
         regard.load(trained.path).require_tokenizer(),
         Pair("the women wanted to say that we swam", "wir", "", 1),
