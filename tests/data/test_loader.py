@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -123,40 +122,6 @@ def test_a_killed_worker_is_reported_in_one_paragraph() -> None:
         for _ in grains:
             pass
     assert "\n" not in str(caught.value)
-
-
-RUN = """
-import os, sys, time
-from itertools import count
-import multiprocessing
-import torch
-from regard.data.batching.loader import prefetch
-from regard.types import Batch
-
-def grain(number):
-    time.sleep(0.01)
-    return Batch(torch.full((4, 4), number))
-
-grains = prefetch(grain, count(), 2)
-next(grains)
-print(*(process.pid for process in multiprocessing.active_children()), flush=True)
-for batch in grains:
-    time.sleep(0.01)
-"""
-
-
-@pytest.mark.slow
-@linux
-def test_workers_end_when_the_run_is_killed() -> None:
-    run = subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True)
-    try:
-        assert run.stdout is not None
-        pids = [int(pid) for pid in run.stdout.readline().split()]
-        assert len(pids) == 2 and all(map(alive, pids))
-    finally:
-        run.kill()
-    wait_until_gone(pids, 10)
-    run.communicate()
 
 
 @linux
