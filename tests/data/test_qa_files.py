@@ -84,6 +84,8 @@ def test_the_reported_best_threshold_gives_the_best_score() -> None:
         assert found["best_exact_match"] == 100
         assert squad_scores(spans, said, doubts, found["best_exact_match_threshold"])["exact_match"] == 100
     assert found["exact_match"] == found["f1"] == found["answerable_f1"] == 50  # an empty answer is wrong
+    found = squad_scores([asked("Paris"), asked("1889"), asked(), asked()], ["Paris"] * 4, [-3.0, 1.0, 0.5, 2.0])
+    assert (found["best_exact_match"], found["best_exact_match_threshold"]) == (75, -1.25)  # halfway
     never = squad_scores([asked("a b"), asked(), asked()], ["x", "y", "z"], [-5.0, -7.0, -6.0])
     assert never["best_f1"] == pytest.approx(200 / 3) and never["best_f1_threshold"] < -7.0
 
