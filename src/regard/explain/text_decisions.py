@@ -92,7 +92,7 @@ def explain_scores(
     if model.body.shares_layers:
         facts["layers"] = "steps of one block with shared weights"
     ponder_steps = []
-    if steps is not None:
+    if steps:
         facts["attention rollout"] = "over all steps, including steps after a token has halted"
         for row, name, counts in zip(rows, names, steps, strict=True):
             pieces = tuple(text.display_tokens(row.ids))

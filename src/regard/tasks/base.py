@@ -460,10 +460,10 @@ def add_act_cost(model: Model, loss: Loss, *states: BodyOutput) -> Loss:
     return total + torch.stack(costs).mean() * count, count
 
 
-def act_steps(model: Model, batch: Batch) -> list[list[int]] | None:
-    """Ponder steps of each token in each row, or None for a fixed number of steps. Inputs (S, K, L) have S·K rows."""
+def act_steps(model: Model, batch: Batch) -> list[list[int]]:
+    """Ponder steps of each token in each row; empty for a fixed number of steps. Inputs (S, K, L) have S·K rows."""
     if not model.config.traits.act:
-        return None
+        return []
     length = batch.inputs.shape[-1]
     mask = None if batch.mask is None else batch.mask.reshape(-1, *([length] if batch.mask.dtype == torch.bool else []))
     text = batch.text.map(lambda table: table.reshape(-1, length))
@@ -480,7 +480,6 @@ def with_act_steps(model: Model, encoded: Encoded, predictions: Sequence[Predict
 
     def steps_per_row(batch: Batch) -> list[list[int]]:
         steps = act_steps(model, batch)
-        assert steps is not None
         ways = len(steps) // len(batch.inputs)
         return [[*chain(*steps[at : at + ways])] for at in range(0, len(steps), ways)]
 

@@ -37,9 +37,7 @@ from regard.nn.kernels.losses import cross_entropy
 from regard.processors.tokenizer.token_text import TokenFormat
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
-from regard.tasks import base
-from regard.tasks.lm import document_parts as lm_document_parts
-from regard.tasks.lm import encode_passages, ragged_rows, token_stream
+from regard.tasks import base, lm
 from regard.tasks.modality.text import SpecialTokens, pad_id
 from regard.types import IGNORE, Batch, BodyOutput, Prediction, TextFields
 
@@ -86,8 +84,8 @@ class MaskedLM(base.Objective):
 
     def encode(self, samples: Sequence[Passage], config: Any, context: base.EncodingContext) -> base.Encoded:
         """Encode passages without special tokens and without a length limit."""
-        encoded = encode_passages(samples, context)
-        documents = ragged_rows([[sample.document] for sample in samples])
+        encoded = lm.encode_passages(samples, context)
+        documents = lm.ragged_rows([[sample.document] for sample in samples])
         return replace(encoded, fields={**encoded.fields, "document": documents})
 
     def sampler(self, encoded: base.Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
@@ -253,7 +251,7 @@ def token_masker(context: base.EncodingContext, config: Any) -> TokenMasker:
 
 def document_parts(encoded: base.Encoded) -> Segments:
     """(start, end, document number) of each contiguous part of a document, which may lack the beginning."""
-    heads, starts, ends, _ = lm_document_parts(encoded)
+    heads, starts, ends, _ = lm.document_parts(encoded)
     document = encoded.fields["document"]
     assert isinstance(document, RaggedRows)
     return np.stack([starts, ends, np.asarray(document.values)[heads]], axis=1)
@@ -261,7 +259,7 @@ def document_parts(encoded: base.Encoded) -> Segments:
 
 def build_rows(encoded: base.Encoded, rows: np.ndarray, config: Any) -> list[np.ndarray]:
     """Token ids of the rows with special tokens."""
-    values = token_stream(encoded)
+    values = lm.token_stream(encoded)
     start, end = np.array([config.bos_id]), np.array([config.eos_id])
     middle = np.array([config.eos_id] * config.traits.separators)
     return [
