@@ -213,7 +213,7 @@ def told(model: Any, pairs: list[tuple[str, str]]) -> Any:
     from regard.tasks.base import EncodingContext
 
     samples = [Pair(source, target, "", 0) for source, target in pairs]
-    encoded = model.task.objective.encode(samples, model.config, EncodingContext(model.require_tokenizer()))
+    encoded = model.task.objective.encode(samples, model.config, EncodingContext(model.tokenizer))
     batch = model.task.objective.collate(encoded, range(len(pairs)), model.config)
     assert batch.inputs.shape[1] == len(pairs[0][0].split()) + 1, "a word is not one token"
     return batch

@@ -246,7 +246,7 @@ def pondered(run: Path, samples: Sequence[AlgorithmicQuestion]) -> dict[str, Any
     from regard.types import IGNORE
 
     model = regard.load(run, device=pick_device("auto"))
-    encoded = model.task.objective.encode(samples, model.config, EncodingContext(model.require_tokenizer()))
+    encoded = model.task.objective.encode(samples, model.config, EncodingContext(model.tokenizer))
     kept: dict[str, list[float]] = defaultdict(list)
     with torch.inference_mode():
         for first in range(0, len(samples), 100):

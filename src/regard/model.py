@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -29,15 +30,12 @@ from regard.systems import find_preset
 from regard.systems.common.checkpoint import read_model_folder
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
-from regard.tasks.base import NO_OPTIONS, HeadOptions
+from regard.tasks.base import NO_OPTIONS, HeadOptions, require_tokenizer
 from regard.types import Batch, BodyOutput, DecoderInputs, Prediction, TextFields
 from regard.weights.tables import NameTable, matches, mismatch_error, read_checkpoint, write_safetensors
 
 if TYPE_CHECKING:
     from regard.explain import Explanation
-    from regard.processors.image import ImageProcessor
-    from regard.processors.palette import Palette
-    from regard.processors.points import PointProcessor
 
 __all__ = ["LAYOUTS", "Model", "ModelSpec", "assemble", "build", "load", "save", "unsupported_by_layout"]
 
@@ -187,45 +185,15 @@ class Model(nn.Module):
         self.load_weights(convert_tensors(self, tensors, native, same_task=True))
         self.spec = replace(self.spec, source=str(folder))
 
-    def require_image_processor(self) -> ImageProcessor | Palette:
-        from regard.processors.image import CaptionProcessor, ImageProcessor
-        from regard.processors.palette import Palette
-
-        found = self.processor.pixels if isinstance(self.processor, CaptionProcessor) else self.processor
-        if not isinstance(found, ImageProcessor | Palette):
-            raise RegardError(
-                f"{self.spec.source or 'this model'} has no preprocessor_config.json, which defines the image preprocessing. "
-                "logits(pixels) and states(pixels) work without this file."
-            )
-        return found
-
-    def require_point_processor(self) -> PointProcessor:
-        from regard.processors.points import FILE, PointProcessor
-
-        if not isinstance(self.processor, PointProcessor):
-            raise RegardError(
-                f"{self.spec.source or 'this model'} has no {FILE}, which defines the preprocessing of point clouds. "
-                "logits(points) and states(points) work without this file."
-            )
-        return self.processor
-
     def require_processor(self) -> Any:
         """The processor of the task; raises an error if a part is missing."""
         if self.task.input == "image":
-            self.require_image_processor()
+            resolve_name("regard.tasks.modality.image:require_image_processor")(self)
         if self.task.input == "points":
-            self.require_point_processor()
+            resolve_name("regard.tasks.modality.points:require_point_processor")(self)
         if self.task.has_text:
-            self.require_tokenizer()
+            require_tokenizer(self)
         return self.processor
-
-    def require_tokenizer(self) -> TextTokenizer:
-        if self.tokenizer is None:
-            raise RegardError(
-                f"{self.spec.source or 'this model'} has no tokenizer.json. Add the file to the model folder; "
-                "logits(ids) and states(ids) work without a tokenizer."
-            )
-        return self.tokenizer
 
     def save(self, folder: str | Path, metadata: dict[str, Any] | None = None) -> Path:
         """Save a folder for `regard.load`, in Hugging Face format if supported."""
@@ -317,7 +285,22 @@ def load(
     model = assemble(ModelSpec(system, config, chosen, decode, str(folder), options, pad_id), processor, device="meta")
     model.notes += () if text is None else text.notes
     tensors = convert_tensors(model, tensors, ours, same)
-    _assign_weights(model, tensors, folder)
+    expected = {name: tensor.shape for name, tensor in model.weights().items()}
+    missing, strange = [n for n in expected if n not in tensors], [n for n in tensors if n not in expected]
+    if missing or strange:
+        raise mismatch_error(missing, strange)
+    for name, shape in expected.items():
+        if tensors[name].shape != shape:
+            raise WeightsError(
+                f"{folder}: {name} is {tuple(tensors[name].shape)} in the file, expected {tuple(shape)} from config.json."
+            )
+        if not tensors[name].is_floating_point():
+            raise WeightsError(f"{folder}: {name} expected floating-point numbers, got {tensors[name].dtype}.")
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
+    model.load_weights({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
     model.dtype_note, chosen_dtype = choose_dtype(model, dtype, torch.device(device))
     return model.to(device=device, dtype=chosen_dtype).eval()
 
@@ -468,25 +451,6 @@ def add_bias(head: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     for name, part in head.named_modules():
         if isinstance(part, nn.Linear) and part.bias is None and f"{name}.bias" in tensors:
             part.bias = nn.Parameter(torch.zeros_like(part.weight[:, 0]))
-
-
-def _assign_weights(model: Model, tensors: dict[str, Tensor], folder: Path) -> None:
-    expected = {name: tensor.shape for name, tensor in model.weights().items()}
-    missing, strange = [n for n in expected if n not in tensors], [n for n in tensors if n not in expected]
-    if missing or strange:
-        raise mismatch_error(missing, strange)
-    for name, shape in expected.items():
-        if tensors[name].shape != shape:
-            raise WeightsError(
-                f"{folder}: {name} is {tuple(tensors[name].shape)} in the file, expected {tuple(shape)} from config.json."
-            )
-        if not tensors[name].is_floating_point():
-            raise WeightsError(f"{folder}: {name} expected floating-point numbers, got {tensors[name].dtype}.")
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
-    model.load_weights({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in frozen)
 
 
 # -- saving

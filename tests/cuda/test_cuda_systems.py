@@ -19,6 +19,7 @@ from regard.model import Model, assemble
 from regard.processors.image import Augment, augment_images, sample_params
 from regard.tasks import find_task
 from regard.tasks.base import EncodingContext, HeadOptions, LossWeights
+from regard.tasks.modality.image import require_image_processor
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import ForwardBackward, LossModule
 from regard.training.settings import TrainSettings
@@ -227,7 +228,7 @@ def made(task: str, name: str, **changes: Any) -> Model:
 def batch_for(model: Model, count: int = 4) -> Batch:
     how = Augment(crop=0.6, flip=True, color_jitter=0.2, mixup=0.2 if model.task.name == "classify" else 0.0)
     random = np.random.default_rng(3)
-    height, width = model.require_image_processor().size
+    height, width = require_image_processor(model).size
     shape = (count, height + 8, width + 8)
     x = torch.from_numpy(random.integers(0, 256, (count, 3, *shape[1:]), dtype=np.uint8))
     labels: Any = random.integers(0, 5, shape if model.task.name == "segment" else count)
@@ -249,7 +250,7 @@ def test_a_captured_step_of_images_equals_a_plain_step(task: str, name: str) -> 
 @pytest.mark.parametrize(("task", "name"), IMAGES)
 def test_image_features_on_the_device_equal_the_cpu(task: str, name: str) -> None:
     model = made(task, name).eval()
-    pixels = torch.rand(2, 3, *model.require_image_processor().size)
+    pixels = torch.rand(2, 3, *require_image_processor(model).size)
     with torch.no_grad():
         wanted = copy.deepcopy(model).cpu().states(pixels).sequence
         got = model.states(pixels.cuda()).sequence.cpu()

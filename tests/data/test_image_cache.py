@@ -26,7 +26,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def prepared(task: str, entry: str, preset: str, **model: Any) -> PreparedData:
     sources = DataSources((entry,))
     order = new_spec(find_task(task, "image"), preset, sources, {"model": model})
-    return prepare(order.identity, None, sources, order.settings.data, 8192, lambda line: None)
+    return prepare(order.identity, None, sources, order.settings, lambda line: None)
 
 
 def first(task: str, made: PreparedData) -> Batch:

@@ -114,7 +114,7 @@ def compare(folder: Path, name: str, way: dict[str, Any]) -> set[tuple[int, ...]
     """Outputs for all lines, after a comparison with transformers on the same checkpoint."""
     transformers = pytest.importorskip("transformers")
     ours = regard.load(folder)
-    end, text = ours.config.eos_id, ours.require_tokenizer()
+    end, text = ours.config.eos_id, ours.tokenizer
     begin: dict[str, Any] = {}
     if name != "gpt2":  # as in published Marian checkpoints; a penalty after normalization is another computation
         begin = {"decoder_start_token_id": ours.config.bos_id, "bad_words_ids": [[0]]}
@@ -181,7 +181,7 @@ def test_marian_as_published_is_read_without_a_note(tmp_path: Path, capsys: pyte
 def test_settings_of_the_user_go_before_those_of_the_folder(gpt2: Path) -> None:
     model = regard.load(with_generation(gpt2, max_length=12, num_beams=2, max_new_tokens=3))
     assert len(model.predict(LINES[0]).extra["token_ids"]) <= 3
-    given = len(model.require_tokenizer().encode([LINES[0]])[0])
+    given = len(model.tokenizer.encode([LINES[0]])[0])
     assert len(model.predict(LINES[0], max_length=given + 1).extra["token_ids"]) == 1
     assert len(model.predict(LINES[0], max_length=given, num_beams=1).extra["token_ids"]) == 0
     assert not apply_overrides(model.spec.decode, {"num_beams": 1}).do_sample

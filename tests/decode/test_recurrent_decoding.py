@@ -76,7 +76,7 @@ def test_an_explanation_shows_the_alignment_or_the_gradients_by_words(run: Path,
     model = regard.load(run).double()
     found = model.explain(SOURCE, SAID)
     (item,) = found.maps
-    text, config = model.require_tokenizer(), model.config
+    text, config = model.tokenizer, model.config
     x = torch.tensor([[*text.encode([SOURCE])[0], config.eos_id]])
     read = torch.tensor([[config.bos_id, *text.encode([SAID])[0]]])
     assert item.weights.shape == (1, 1, read.shape[1], x.shape[1]) and item.is_single

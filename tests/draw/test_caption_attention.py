@@ -22,6 +22,7 @@ from regard.explain.captioning import ALL_KINDS, OCCLUSION_GRID, CaptionExplanat
 from regard.explain.images import image_batch
 from regard.model import Model
 from regard.nn.recording import named_attentions, record_attention
+from regard.tasks.modality.image import require_image_processor
 from regard.types import DecoderInputs, Prediction
 from tiny import noisy
 
@@ -61,11 +62,11 @@ def scene() -> ShapeScene:
 @pytest.mark.parametrize("name", ["caption-attend", "caption-transformer", "caption-vit"])
 def test_each_word_has_the_attention_weights_and_the_probability_of_its_tokens(name: str) -> None:
     model = speaker(name)
-    text, explained = model.require_tokenizer(), model.explain(PICTURE, SENTENCE)
+    text, explained = model.tokenizer, model.explain(PICTURE, SENTENCE)
     ids, found = text.encode([SENTENCE])[0], explained.attention
     counts = [len(text.encode([word])[0]) for word in SENTENCE.split()]
     assert [said.word for said in found.words] == SENTENCE.split() and sum(counts) == len(ids) > len(counts) == 7
-    batch = image_batch(model, model.require_image_processor().prepare(PICTURE))
+    batch = image_batch(model, require_image_processor(model).prepare(PICTURE))
     batch = replace(batch, decoder=DecoderInputs(torch.tensor([[model.config.bos_id, *ids]])))
     crossing = [place for place in named_attentions(model.body) if place == "align" or place.endswith(".cross")]
     with record_attention(model.body, crossing) as seen, torch.no_grad():
@@ -106,7 +107,7 @@ def test_a_caption_that_is_given_is_read() -> None:
 
 @pytest.mark.parametrize("name", ["caption-transformer", "caption-fixed"])
 def test_a_truncated_caption_is_explained_as_far_as_it_goes(name: str) -> None:
-    ids = speaker(name).require_tokenizer().encode([SENTENCE])[0]
+    ids = speaker(name).tokenizer.encode([SENTENCE])[0]
     whole = speaker(name).explain(PICTURE, SENTENCE).attention.maps()
     # the maximum length: the last token is generated without an end token
     found = says(speaker(name, max_length=len(ids)), ids).explain(PICTURE)

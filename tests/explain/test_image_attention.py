@@ -24,7 +24,7 @@ from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
 from regard.runs.explain import parse_position
 from regard.systems import find_preset
-from regard.tasks.modality.image import prepare_images
+from regard.tasks.modality.image import prepare_images, require_image_processor
 from regard.types import Batch
 from tiny import near, noisy
 from tiny_vision_models import made
@@ -163,7 +163,7 @@ def test_relevance_covers_windows_and_merging(pair: Any, task: str) -> None:
 
 
 def _bytes(model: Model) -> Tensor:
-    return torch.from_numpy(model.require_image_processor().prepare(PICTURE).copy()).permute(2, 0, 1)[None]
+    return torch.from_numpy(require_image_processor(model).prepare(PICTURE).copy()).permute(2, 0, 1)[None]
 
 
 # -- ImageGPT

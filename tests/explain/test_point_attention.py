@@ -20,6 +20,7 @@ from regard.explain.points import CloudExplanation, query_index
 from regard.nn.recording import record_attention
 from regard.processors.points import PointProcessor
 from regard.runs.explain import parse_position
+from regard.tasks.modality.points import require_point_processor
 from regard.types import Batch
 from tiny_point_models import LABELS, cloud, made
 
@@ -36,7 +37,7 @@ def explained(model: Any, item: Any, at: Any = None) -> CloudExplanation:
 def test_fractions_are_attention_weights_averaged_over_channels(task: str) -> None:
     model, whole = made(task), cloud(70)
     found = explained(model, whole, at=11)
-    points: PointProcessor = model.require_point_processor()
+    points: PointProcessor = require_point_processor(model)
     with torch.no_grad(), record_attention(model.body) as seen:
         states = model.body(Batch(torch.from_numpy(points.prepare(whole)[0])[None]))
     levels = [states.aux_losses[f"level{n}"].numpy() for n in range(3)]

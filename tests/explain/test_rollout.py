@@ -143,7 +143,7 @@ def test_a_longformer_is_explained_as_by_its_dense_matrices(dilation: tuple[int,
     words, labels = "the cat sat on the mat and looked at the moon", ("good", "bad")
     more = {"attention_window": (4,), "dilation": dilation, "scale": 0.3}
     model = encoder("classify", [words] * 3, labels, "longformer", 90, **more)
-    config, text = model.config, model.require_tokenizer()
+    config, text = model.config, model.tokenizer
     found = model.explain(words)
     assert found.decision is not None
     counted, rolled = found.decision.attributions[:2]

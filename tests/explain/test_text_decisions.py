@@ -77,7 +77,7 @@ def test_attributions_equal_finite_differences_by_each_weight(system: str) -> No
     label = model.spec.options.labels.index(one.title)
     assert found.decision is not None and one.title == found.decision.prediction
     length, depth, heads = len(one.pieces), model.config.depth, model.config.heads
-    row = [model.require_tokenizer().backend.token_to_id(piece.strip("␣")) for piece in one.pieces]
+    row = [model.tokenizer.backend.token_to_id(piece.strip("␣")) for piece in one.pieces]
     batch = Batch(torch.tensor([row]))
     with torch.no_grad(), record_attention(model.body) as seen:
         chance = float(model.task.objective.logits(model, batch).softmax(-1)[0, label])
@@ -206,7 +206,7 @@ def shares_of(
 
 
 def ids(model: Model, words: str) -> list[int]:
-    return [int(model.require_tokenizer().backend.token_to_id(word) or 0) for word in words.split()]
+    return [int(model.tokenizer.backend.token_to_id(word) or 0) for word in words.split()]
 
 
 def test_entities_and_named_words_are_explained_at_their_first_tokens() -> None:
@@ -215,7 +215,7 @@ def test_entities_and_named_words_are_explained_at_their_first_tokens() -> None:
     (one,) = counted(found)
     (at,) = one.output_positions
     assert one.pieces[at] == "␣moon" and one.title == f"moon: {answer.value[6]}"
-    row = [model.config.bos_id, *model.require_tokenizer().encode([source])[0], model.config.eos_id]
+    row = [model.config.bos_id, *model.tokenizer.encode([source])[0], model.config.eos_id]
 
     def value(states: Tensor) -> Tensor:
         logits = model.head(states)[at]
@@ -247,7 +247,7 @@ def test_both_ends_of_an_answer_are_explained_in_their_window() -> None:
     begins, ends = counted(found)
     said = [piece.strip("␣") for piece in begins.pieces[begins.output_positions[0] : ends.output_positions[0] + 1]]
     assert "".join(said) == str(answer.value).replace(" ", "") and begins.second_start == 6
-    row = [2, *ids(model, question), 3, *model.require_tokenizer().encode([context])[0], 3]
+    row = [2, *ids(model, question), 3, *model.tokenizer.encode([context])[0], 3]
     types = torch.tensor([[0] * begins.second_start + [1] * (len(row) - begins.second_start)])
 
     for which, one in enumerate((begins, ends)):
@@ -337,7 +337,7 @@ WORDS = " ".join(["the cats", "sat on", "a mat"] * 12)
 @pytest.mark.parametrize("pair", [False, True])
 def test_the_cut_is_where_the_middle_was_removed(pair: bool) -> None:
     model = tiny_encoder("classify", [STORY, WORDS], ("bad", "good"), vocab_size=200)
-    text = model.require_tokenizer()
+    text = model.tokenizer
     found = model.explain(WORDS, "the cat is a cat" if pair else None)
     assert found.decision is not None and "truncated" in found.facts
     (whole,) = text.encode([WORDS])
@@ -354,7 +354,7 @@ def test_the_cut_is_where_the_middle_was_removed(pair: bool) -> None:
 
 def test_of_an_embedded_text_the_end_is_left_out_and_of_a_short_one_nothing() -> None:
     model = tiny_encoder("embed", [STORY, WORDS], vocab_size=200)
-    (whole,) = model.require_tokenizer().encode([WORDS])
+    (whole,) = model.tokenizer.encode([WORDS])
     long, short = (model.explain(text).decision for text in (WORDS, "the cats"))
     assert long is not None and short is not None
     assert [one.truncations for one in long.attributions] == [((23, len(whole) - 22),)] * len(long.attributions)
@@ -363,7 +363,7 @@ def test_of_an_embedded_text_the_end_is_left_out_and_of_a_short_one_nothing() ->
 
 def test_no_word_extends_over_the_removed_part() -> None:
     model = tiny_encoder("classify", [" ".join("abcdefgh"), "abcdefgh"], ("bad", "good"), vocab_size=24)
-    text, inside = model.require_tokenizer(), 0
+    text, inside = model.tokenizer, 0
     for more in range(4):
         source = " ".join(["abcdefgh"] * more + ["hgfedcba"] * 12)
         (whole,) = text.encode([source])

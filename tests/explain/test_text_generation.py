@@ -133,7 +133,7 @@ def test_the_probability_of_a_text_is_the_product_over_its_tokens(poet: regard.M
     for at, guess in enumerate(reading.tokens):
         order = logs[at].argsort(descending=True).tolist()
         assert guess.rank == order.index(row[at]) + 1
-        best = [display_pieces(poet.require_tokenizer(), [token])[0] for token in order[:5]]
+        best = [display_pieces(poet.tokenizer, [token])[0] for token in order[:5]]
         assert [piece for piece, _ in guess.top_k] == best
         np.testing.assert_allclose([p for _, p in guess.top_k], logs[at, order[:5]].exp(), atol=1e-5)
 

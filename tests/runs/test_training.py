@@ -86,7 +86,7 @@ def test_pairs_that_are_too_long_are_counted_and_the_first_is_named_at_its_curre
         assert "2 training pairs are also in the validation data" in said and facts(out)["data_stats"]["train"] == 30
         assert ("3 rows with an empty field skipped" in said) == ("tokens from the cache" in said) == bool(blank)
     text, pair = (
-        regard.load(trained.path).require_tokenizer(),
+        regard.load(trained.path).tokenizer,
         Pair("the women wanted to say that we swam", "wir", "", 1),
     )
     most, encode = len(text.encode([pair.source])[0]), find_task("translate").objective.encode

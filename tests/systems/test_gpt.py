@@ -92,7 +92,7 @@ def test_a_folder_with_a_tokenizer_is_read_there_too(tmp_path: Path) -> None:
     for line in ("to be  or\n\nnot", " ünï🙂 ", "the question"):
         assert theirs.encode(line) == auto.encode(line) == text.encode([line])[0]
         assert theirs.decode(theirs.encode(line)) == line
-    assert regard.load(tmp_path).require_tokenizer().encode(["to be"]) == text.encode(["to be"])
+    assert regard.load(tmp_path).tokenizer.encode(["to be"]) == text.encode(["to be"])
 
 
 # -- T-D and GPT-3

@@ -201,7 +201,7 @@ def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
     encoded = model.task.objective.encode(
         [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())],
         model.config,
-        EncodingContext(model.require_tokenizer(), 8),
+        EncodingContext(model.tokenizer, 8),
     )
     assert len(encoded) > 1
     assert len(answer.extra["act_steps"]) == sum(len(row) for row in encoded.fields["text"])
@@ -216,7 +216,7 @@ def test_each_step_is_a_layer_of_attributions(changes: dict[str, Any]) -> None:
     found = model.explain("the old cat sat")
     assert found.decision is not None
     counted, rolled = found.decision.attributions[:2]
-    ids = [model.config.bos_id, *model.require_tokenizer().encode(["the old cat sat"])[0], model.config.eos_id]
+    ids = [model.config.bos_id, *model.tokenizer.encode(["the old cat sat"])[0], model.config.eos_id]
     with record_attention(model.body, gradients=True) as seen:
         logits = model.task.objective.logits(model, Batch(torch.tensor([ids])))[0]
     which = ("no", "yes").index(counted.title)

@@ -31,7 +31,7 @@ from regard.tasks.base import LossWeights
 from regard.tasks.caption import caption_index, caption_scores
 from regard.tasks.metrics.cider import cider, tokenize_words
 from regard.tasks.modality import image as image_modality
-from regard.tasks.modality.image import prepare_images
+from regard.tasks.modality.image import prepare_images, require_image_processor
 from regard.types import IGNORE
 from tiny import near
 
@@ -120,7 +120,7 @@ def test_images_are_split_not_captions(run: Path, album: Path) -> None:
     assert len(held) == facts(run)["data_stats"]["valid"]
     rest = (sample for sample in samples(album) if sample.source not in held)
     learnt = TextTokenizer.train_sentence_bpe(captions(rest), 300)  # trained on captions, not on file names
-    assert regard.load(run).require_tokenizer().fingerprint() == learnt.fingerprint()
+    assert regard.load(run).tokenizer.fingerprint() == learnt.fingerprint()
 
 
 def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
     again = regard.load(tmp_path / "m")
     assert isinstance(again.processor, CaptionProcessor) and again.require_processor() is again.processor
     assert replace(again.processor.pixels, edge=0) == made.processor.pixels
-    assert isinstance(again.require_image_processor(), ImageProcessor)
+    assert isinstance(require_image_processor(again), ImageProcessor)
     picture = str(next((album / "images").iterdir()))
     for name, missing in (("tokenizer.json", r"tokenizer\.json"), ("preprocessor_config.json", "preprocessor")):
         made.save(tmp_path / name)
@@ -285,7 +285,7 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
 def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:
     TextTokenizer.train_wordpiece(captions(samples(album)), 120).save(tmp_path / "tokenizer.json")
     made = train(album, tmp_path / "run", f"data.tokenizer={tmp_path / 'tokenizer.json'}", "train.steps=2")
-    text, config = made.require_tokenizer(), made.config
+    text, config = made.tokenizer, made.config
     special = [text.backend.token_to_id(token) for token in ("[CLS]", "[SEP]", "[PAD]")]
     assert [config.bos_id, config.eos_id, config.pad_id] == special and config.vocab_size == text.size
     TextTokenizer.train_lm_bpe(captions(samples(album)), 300).save(tmp_path / "other.json")

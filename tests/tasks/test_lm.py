@@ -59,7 +59,7 @@ def test_documents_begin_and_end_with_the_end_token_and_torn_ones_do_not() -> No
     encoded = encode(model, "abc", "+de", "fg", "/hij", "+a")
     end = model.config.eos_id
     values = encoded.fields["text"].values.tolist()
-    ids = {letter: model.require_tokenizer().encode([letter])[0][0] for letter in LETTERS}
+    ids = {letter: model.tokenizer.encode([letter])[0][0] for letter in LETTERS}
     said = [end, *(ids[x] for x in "abcde"), end, *(ids[x] for x in "fg"), *(ids[x] for x in "hija")]
     assert values == said
     # abcde with its end; fg without the held-out end; hija without an end
@@ -77,7 +77,7 @@ def test_no_document_ends_where_the_rest_of_it_is_held_out(tmp_path: Path) -> No
     path = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in whole))
     files = TrainingFiles(TASK, DataSources((path,)), 0.4, lambda line: None)
     found = files.scan()
-    text, end = model.require_tokenizer(), model.config.eos_id
+    text, end = model.tokenizer, model.config.eos_id
     for samples in (list(files.samples(found, "read")), found.held):
         encoded = encode_samples(model, samples)
         values, ends, cut = encoded.fields["text"].values.tolist(), 0, 0
@@ -101,7 +101,7 @@ def test_the_loss_of_a_text_is_that_of_every_token_after_its_own_document_alone(
     encoded = encode(model, *texts)
     total, count = 0.0, 0
     for number, text in enumerate(texts):
-        ids = [model.config.eos_id, *model.require_tokenizer().encode([text])[0]]
+        ids = [model.config.eos_id, *model.tokenizer.encode([text])[0]]
         ids += [model.config.eos_id] * (number < len(texts) - 1)
         logits = model.logits(torch.tensor([ids[:-1]]))[0].detach()
         total += float(F.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum"))
@@ -114,7 +114,7 @@ def test_the_loss_of_a_text_is_that_of_every_token_after_its_own_document_alone(
 def test_with_a_stride_every_token_is_predicted_once_with_the_longest_context(stride: int) -> None:
     model = model_of(length=8)
     text = "abc defghij\nabcabc hijiji"
-    ids = [model.config.eos_id, *model.require_tokenizer().encode([text])[0]]
+    ids = [model.config.eos_id, *model.tokenizer.encode([text])[0]]
     right, start, said = 0.0, 0, 0
     while said < len(ids) - 1:
         stop = min(start + 8, len(ids) - 1)
@@ -243,7 +243,7 @@ def test_the_choice_is_the_most_likely_continuation() -> None:
     found = model.rank("abc", ["de", "j", "hij hij"])
     logs = {}
     for choice in ("de", "j", "hij hij"):
-        given, said = model.require_tokenizer().encode(["abc", choice])
+        given, said = model.tokenizer.encode(["abc", choice])
         table = model.logits(torch.tensor([[*given, *said]]))[0].log_softmax(-1)
         logs[choice] = sum(float(table[len(given) - 1 + i, token]) for i, token in enumerate(said))
     best = max(logs, key=lambda choice: logs[choice])
@@ -339,6 +339,6 @@ def test_others_read_the_text_of_a_saved_model_as_we_do(tmp_path: Path) -> None:
     regard.save(model.float(), tmp_path / "a")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "a")
     text = "abc de\nfg  j"
-    assert theirs(text)["input_ids"] == model.require_tokenizer().encode([text])[0]
+    assert theirs(text)["input_ids"] == model.tokenizer.encode([text])[0]
     assert theirs.decode(theirs(text)["input_ids"], clean_up_tokenization_spaces=False) == text
     assert theirs.eos_token == END_OF_TEXT

@@ -130,7 +130,7 @@ def test_spans_are_contiguous_text_and_documents_are_numbered() -> None:
     model = asked_model()
     encoded = encode(model, "sun sand", "+sea .", "iron coal steam", "/rail .", "+salt", "milk")
     assert document_parts(encoded).tolist() == [[0, 4, 1], [4, 7, 2], [7, 10, 2], [10, 11, 3]]
-    assert not {*model.require_tokenizer().special_ids} & {*encoded.fields["text"].values.tolist()}
+    assert not {*model.tokenizer.special_ids} & {*encoded.fields["text"].values.tolist()}
     # the beginning of the first document is held out
     assert document_parts(encode(model, "/sun sand", "sea")).tolist() == [[0, 2, 0], [2, 3, 1]]
     assert document_parts(encode(model, "sun sand", "|sea", "/sun")).tolist() == [[0, 2, 1], [2, 3, 2], [3, 4, 2]]
@@ -262,7 +262,7 @@ def test_examples_show_masks_with_references_and_scores_name_the_chance() -> Non
 
 def test_mask_tokens_are_filled_with_the_most_likely_words() -> None:
     model = asked_model()
-    text = model.require_tokenizer()
+    text = model.tokenizer
     given = ["sun [MASK] sea", "[MASK] coal steam [MASK] .", "milk[MASK]"]
     answers = model.predict(given)
     for item, answer in zip(given, answers, strict=True):

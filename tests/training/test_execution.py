@@ -107,7 +107,8 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
         new = compute.num_shapes < shapes
         compute.num_shapes += new
         clock.now += seconds[compute.mode] + 10 * new  # the first step of a mode is slower
-        chooser.step(steps - number - 1)
+        if chooser.tuning:
+            chooser.step(steps - number - 1)
     return chosen, said, chooser
 
 

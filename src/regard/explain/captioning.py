@@ -25,8 +25,8 @@ from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions
 from regard.nn.recurrent.score_attention import ScoreAttention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.base import Model
-from regard.tasks.modality.image import load_image
+from regard.tasks.base import Model, require_tokenizer
+from regard.tasks.modality.image import load_image, require_image_processor
 from regard.types import AttentionRecords, Batch, DecoderInputs
 
 TOP_K = 5  # Alternatives listed per word.
@@ -79,7 +79,7 @@ def explain_caption(model: Model, source: Any, target: str | None, at: Pixel | N
     """Generate a caption (unless `target` is given), then run the model on image and caption with attention recording."""
     if at is not None:
         raise RegardError("A position (--at) is not supported for captions. Caption explanations show every word.")
-    pixels, text, config = model.require_image_processor(), model.require_tokenizer(), model.config
+    pixels, text, config = require_image_processor(model), require_tokenizer(model), model.config
     original = load_image(source)
     image, kept = pixels.prepare(original), pixels.crop_fraction(*original.shape[:2])
     ids = _caption_ids(model, source, target)
@@ -123,7 +123,7 @@ def _caption_ids(model: Model, source: Any, target: str | None) -> list[int]:
         if not ids:
             raise RegardError("The model generated an empty caption for this image. Pass a caption to explain.")
         return ids
-    ids = model.require_tokenizer().encode([target.strip()])[0]
+    ids = require_tokenizer(model).encode([target.strip()])[0]
     if not ids:
         raise RegardError("Nothing to explain: the caption is empty.")
     if len(ids) >= model.config.max_length:

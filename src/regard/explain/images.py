@@ -34,7 +34,7 @@ from regard.tasks.base import Model
 from regard.tasks.classify import class_probabilities
 from regard.tasks.depth import METERS_LABEL
 from regard.tasks.draw import require_palette, shift_right
-from regard.tasks.modality.image import load_image, prepare_images, stack_images
+from regard.tasks.modality.image import load_image, prepare_images, require_image_processor, stack_images
 from regard.types import AttentionRecord, Batch
 
 METHODS = {
@@ -292,7 +292,7 @@ MEMORY_NOTE = "not computed: needs too much memory"
 def explain_image(model: Model, source: Any, target: str | None, at: Pixel | None) -> ImageExplanation:
     """Explain the prediction for one image. `target`: class to explain; None: the predicted class. `at`: query pixel of the
     preprocessed image; for segmentation and depth, only the prediction at this pixel is explained."""
-    image = model.require_image_processor().prepare(load_image(source))
+    image = require_image_processor(model).prepare(load_image(source))
     check_pixel(at, image)
     batch = image_batch(model, image)
     with torch.inference_mode():

@@ -19,7 +19,7 @@ from regard.nn.recording import record_attention
 from regard.processors.points import PointProcessor, split_scene
 from regard.tasks.base import Model, require_head
 from regard.tasks.modality.base import warn_once
-from regard.tasks.modality.points import open_cloud, pack_clouds
+from regard.tasks.modality.points import open_cloud, pack_clouds, require_point_processor
 from regard.types import AttentionRecord, Batch, BodyOutput
 
 MAX_STORED_QUERIES = 4096  # larger levels store only the attention of the query point
@@ -76,7 +76,7 @@ def explain_cloud(model: Model, source: Any, target: str | None, at: PointQuery 
             "Point-cloud explanations start from a point (--at INDEX or --at X,Y,Z), not from a class. "
             f"Remove '{target}'."
         )
-    points: PointProcessor = model.require_point_processor()
+    points: PointProcessor = require_point_processor(model)
     cloud = open_cloud(source, points)
     number = query_index(cloud, at)
     name = Path(source).name if isinstance(source, str) else "point cloud"

@@ -36,7 +36,7 @@ from regard.nn.recording import named_attentions
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
-from regard.tasks.base import Encoded, Model, act_steps, encode_samples
+from regard.tasks.base import Encoded, Model, act_steps, encode_samples, require_tokenizer
 from regard.tasks.embed import pooling_of
 from regard.tasks.mlm import mask_token, text_token_mask, token_word
 from regard.tasks.modality.text import SpecialTokens, pad_id, window_start
@@ -71,7 +71,7 @@ def explain_scores(
 ) -> Explanation:
     """Run the batch again with attention recording, and explain the scores. `rows`: the sequences of the batch;
     `probabilities`: candidate predictions; `prediction`: default the first candidate."""
-    text = model.require_tokenizer()
+    text = require_tokenizer(model)
     views = [_row_attention(model, batch, number, len(row.ids), scores) for number, row in enumerate(rows)]
     relevances, steps = attribute(model, batch, views, scores), act_steps(model, batch)
     attributions, with_rollout = [], set()
@@ -241,7 +241,7 @@ def explain_embed(model: Any, source: Any, target: str | None, at: None) -> Expl
     x, mask = pad(ids, pad_id(model.config))
     rows, names, facts = [], ("first text", "second text"), {}
     for own, name, text in zip(ids, names, texts, strict=False):
-        (whole,) = model.require_tokenizer().encode([text.strip().lower() if pooling.lowercase else text.strip()])
+        (whole,) = require_tokenizer(model).encode([text.strip().lower() if pooling.lowercase else text.strip()])
         lost = len(whole) + 2 - len(own)  # a text that is too long is truncated at the end
         rows.append(TokenRow(tuple(own.tolist()), 0, name, ((len(own) - 1, lost),) if lost > 0 else ()))
     positions = [(0,) if pooling.mode == "cls" else tuple(range(len(own))) for own in ids]
@@ -323,7 +323,7 @@ def explain_qa(model: Any, source: Any, target: str | None, at: None) -> Explana
 def explain_mlm(model: Any, source: Any, target: str | None, at: None) -> Explanation:
     """Explain the most likely token for each mask token, or the token `target`."""
     answer = model.predict(source)
-    text, config = model.require_tokenizer(), model.config
+    text, config = require_tokenizer(model), model.config
     marks = SpecialTokens.from_tokenizer(text, config)
     (ids,) = text.encode_masked([source.replace(BERT_MASK, mask_token(text))])
     row = [*marks.start, *ids, *marks.extract]
@@ -390,7 +390,7 @@ def _output_positions(model: Model, row: TokenRow) -> tuple[int, ...]:
 
 def _encoded_rows(model: Any, encoded: Encoded, names: Sequence[str], texts: Sequence[Sequence[str]]) -> list[TokenRow]:
     """Token rows of one sample, with the positions and sizes of truncations in the middle of a text."""
-    tokenizer, marks = model.require_tokenizer(), SpecialTokens.from_tokenizer(model.require_tokenizer(), model.config)
+    tokenizer, marks = require_tokenizer(model), SpecialTokens.from_tokenizer(require_tokenizer(model), model.config)
     parts = np.split(encoded.fields["text"][0], np.cumsum(encoded.fields["ways"][0])[:-1].astype(np.int64))
     rows = []
     for ids, second, name, own in zip(parts, encoded.fields["second"][0], names, texts, strict=False):

@@ -18,7 +18,7 @@ from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions, record_attention
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS, TokenFormat
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.base import Model
+from regard.tasks.base import Model, require_tokenizer
 from regard.tasks.translate import source_ids
 from regard.types import AttentionRecords, Batch, DecoderInputs
 
@@ -90,7 +90,7 @@ def explain_translation(model: Model, source: str, target: str | None, at: None)
     """Translate (unless `target` is given), then run the model on source and translation with attention recording."""
     if not source.strip():
         raise RegardError("Nothing to explain: the input is empty.")
-    text, config = model.require_tokenizer(), model.config
+    text, config = require_tokenizer(model), model.config
     if target is None:  # the generated tokens may differ from the tokenization of the generated text
         answer = model.predict(source, num_return_sequences=1)
         translation, ids = str(answer.value), list(answer.extra["token_ids"])
@@ -147,7 +147,7 @@ TOP_K = 5  # Alternatives listed per token.
 
 def explain_lm(model: Model, source: str, target: str | None, at: None) -> Explanation:
     """Explain the likelihood of a text, or of `target` after the prompt `source`."""
-    text, config = model.require_tokenizer(), model.config
+    text, config = require_tokenizer(model), model.config
     prompt, continuation = text.encode([source, target or ""])
     ids = [*prompt, *continuation]
     if not ids:

@@ -203,7 +203,6 @@ class PredictionWriter:
         self.single_input = len(inputs) == 1
         self.total = self.truncated = self.failed = 0
         self.error_locations: dict[str, list[str]] = {}  # further locations of each error
-        self.mask_warned = False
 
     def write(self, item: PredictInput, prediction: Prediction, in_batch: bool) -> None:
         """`in_batch`: other inputs are predicted in the same call."""
@@ -266,21 +265,6 @@ class PredictionWriter:
         self.error_locations[str(error)] = []
         print(f"regard: error: {where}{': ' if where else ''}{error}", file=sys.stderr)
 
-    def warn_mask_token(self, items: Sequence[PredictInput]) -> None:
-        """Warn once if an input contains the mask token and the task is not mlm."""
-        task, tokenizer = self.model.task, self.model.processor
-        texts = [item.value for item in items if isinstance(item.value, str)]
-        if self.mask_warned or task.input != "text" or task.name in ("mlm", "lm") or tokenizer is None or not texts:
-            return
-        mask = tokenizer.special_tokens_map().get("mask_token")
-        if mask is not None and any(mask in text for text in texts):
-            self.mask_warned = True
-            print(
-                f"warning: {mask} is not predicted: this model has the task '{task.name}'. "
-                "Filling masks needs a model trained for the task 'mlm'.",
-                file=sys.stderr,
-            )
-
     def close(self) -> int:
         """Print repeated errors and counts. Returns the number of failed inputs."""
         for places in filter(None, self.error_locations.values()):
@@ -324,11 +308,19 @@ def predict(
         and (said.interactive or said.single_input)
     ):
         return _stream(model, asked, decode)
-    done = 0
+    task, done, mask = model.task, 0, None
+    if task.input == "text" and task.name not in ("mlm", "lm") and model.processor is not None:
+        mask = model.processor.special_tokens_map().get("mask_token")
     size = 1 if said.interactive else min(chunk_size, model.objective.modality.max_inputs)
     while some := list(islice(asked, size)):
         real = [one for one in some if one.value is not None]
-        said.warn_mask_token(real)
+        if mask is not None and any(isinstance(one.value, str) and mask in one.value for one in real):
+            print(
+                f"warning: {mask} is not predicted: this model has the task '{task.name}'. "
+                "Filling masks needs a model trained for the task 'mlm'.",
+                file=sys.stderr,
+            )
+            mask = None  # warn once
         answers = iter(_predict_or_errors(model, [one.value for one in real], decode, done))
         done += len(real)
         for one in some:

@@ -48,7 +48,7 @@ from regard.tasks.base import EVAL_BATCH_SIZE
 from regard.tasks.classify import label_ids
 from regard.tasks.draw import prepare_colors
 from regard.tasks.modality.base import reservoir_sample
-from regard.tasks.modality.image import prepare_images, read_sample_image
+from regard.tasks.modality.image import prepare_images, read_sample_image, require_image_processor
 from regard.training.distributed import pick_device
 from regard.types import Batch
 
@@ -126,7 +126,7 @@ def probe(
             f"{folder}: linear probes require an image model; this model has the task {model.task.name} "
             f"on {model.task.input} inputs."
         )
-    model.require_image_processor()
+    require_image_processor(model)
     train_files, valid_files, test_files = (expand_paths(IMAGE_TASK, paths) for paths in (data, valid, test))
     if not train_files:
         if "sources" not in own:
@@ -183,7 +183,7 @@ def _read_batches(
     """Batches of the preprocessed images of a split; threads decode the next batch during the computation.
 
     `report` receives the number of images of each batch."""
-    processor = model.require_image_processor()
+    processor = require_image_processor(model)
     height, width = processor.size
     each = sum(height * width * layer.width // layer.stride**2 for layer in layers)
     size = max(1, min(EVAL_BATCH_SIZE, MAX_STATE_VALUES // max(each, 1)))

@@ -86,8 +86,7 @@ def train(
             stack.enter_context(deterministic_algorithms())
         shown, others = ", ".join(order.sources.data[:5]), len(order.sources.data) - 5
         log(f"Reading {shown}" + (f" and {others:,} more" if others > 0 else ""))
-        tokens = int(order.settings.train.batch_tokens)
-        prepared = prepare(order.identity, order.processor, order.sources, order.settings.data, tokens, log)
+        prepared = prepare(order.identity, order.processor, order.sources, order.settings, log)
         if few := small_sample_warning(found, prepared.stats["valid"]):
             log(f"warning: {few}. Add validation data with --valid, or raise data.valid_fraction.")
         begun = folder.read_metadata().get("packed") if going_on or not first else None

@@ -171,7 +171,8 @@ class Trainer:
                     self.completed_steps, self.compute_mode = step.step, "" if chooser.tuning else compute.mode
                     self.nonfinite = step.nonfinite
                     self._after_step(step)
-                    chooser.step(config.steps - step.step, disturbed=self._is_eval_step(step.step))
+                    if chooser.tuning:
+                        chooser.step(config.steps - step.step, disturbed=self._is_eval_step(step.step))
                     if self._should_stop():
                         break
         if not self.process_group.is_main:

@@ -61,9 +61,8 @@ class Model(Protocol):
 
     @property
     def device(self) -> torch.device: ...
-    def require_tokenizer(self) -> TextTokenizer: ...
-    def require_image_processor(self) -> Any: ...
-    def require_point_processor(self) -> Any: ...
+    @property
+    def tokenizer(self) -> Any: ...
     def predict(self, inputs: str, **settings: Any) -> Prediction: ...
     def eval(self) -> Any: ...
     def train(self, mode: bool = True) -> Any: ...
@@ -402,6 +401,17 @@ class Objective:
 # -- shared by the objectives
 
 
+def require_tokenizer(model: Model) -> TextTokenizer:
+    """Tokenizer of the model. A missing tokenizer is an error."""
+    text: TextTokenizer | None = model.processor if model.task.input == "text" else model.tokenizer
+    if text is None:
+        raise RegardError(
+            f"{model.spec.source or 'this model'} has no tokenizer.json. Add the file to the model folder; "
+            "logits(ids) and states(ids) work without a tokenizer."
+        )
+    return text
+
+
 def require_head(model: Model) -> Any:
     """Head of the model. A missing head is an error."""
     if model.head is None:
@@ -415,7 +425,7 @@ def require_head(model: Model) -> Any:
 
 def encode_samples(model: Model, samples: Sequence[Any]) -> Encoded:
     """Samples encoded with the tokenizer and the options of the model."""
-    context = EncodingContext(model.require_tokenizer(), options=model.spec.options)
+    context = EncodingContext(require_tokenizer(model), options=model.spec.options)
     encoded: Encoded = model.objective.encode(samples, model.config, context)
     return encoded
 

@@ -204,7 +204,7 @@ class Caption(base.Objective):
 
         Image i has the random stream `first + i`."""
         count = len(inputs) if max_samples is None else max_samples
-        text, config, predictions = model.require_tokenizer(), model.config, list[Prediction]()
+        text, config, predictions = base.require_tokenizer(model), model.config, list[Prediction]()
         # padding and start token are never generated
         banned = tuple({config.pad_id, config.bos_id} - {config.eos_id})
         limit = min(decode.new_token_limit(1, config.max_length), config.max_length)

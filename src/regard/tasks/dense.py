@@ -24,6 +24,7 @@ from regard.tasks import base
 from regard.tasks.base import Encoded, EncodingContext, Model, Objective
 from regard.tasks.modality import image as modality
 from regard.tasks.modality.base import decode_source, encode_source, readable_batch
+from regard.tasks.modality.image import require_image_processor
 from regard.types import Batch, Prediction
 
 MAX_MAPS = 16  # maximum images per batch at inference
@@ -136,7 +137,7 @@ class MapObjective(DenseObjective):
 
     def _predict_maps(self, model: Model, inputs: base.Inputs, count: int) -> Iterator[MapPrediction]:
         """Image, prediction and target, if known, of the first `count` inputs. Only one batch is in memory."""
-        pixels = model.require_image_processor()
+        pixels = require_image_processor(model)
         images = (self._read_input(inputs, number) for number in range(count))
         for some in chunked(images, min(MAX_MAPS, modality.eval_batch_size(pixels))):
             x = modality.stack_images([pixels.prepare(picture) for picture, *_ in some]).to(model.device)
@@ -180,7 +181,7 @@ def augmented_maps(model: Model, batch: Batch) -> tuple[tuple[tuple[Tensor, ...]
     """Feature maps of normalized pixels with the size of the image, and target maps with the same augmentation."""
     labels = batch.require_labels()
     if batch.augmentation is not None:
-        labels = augment_maps(labels, batch.augmentation.params, model.require_image_processor().size)
+        labels = augment_maps(labels, batch.augmentation.params, require_image_processor(model).size)
     return feature_maps(model, modality.prepare_images(model, batch)), labels
 
 

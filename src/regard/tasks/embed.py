@@ -198,7 +198,7 @@ def embed_texts(
     for item in texts:
         if not isinstance(item, str):
             raise RegardError(f"Expected a text, got {item!r:.60}.")
-    context = base.EncodingContext(model.require_tokenizer(), options=model.spec.options)
+    context = base.EncodingContext(base.require_tokenizer(model), options=model.spec.options)
     rows, truncated = _encode_texts(texts, model.config, context)
     return _embed_rows(model, rows, on_progress), truncated
 

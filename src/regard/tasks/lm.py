@@ -96,7 +96,7 @@ class LanguageModeling(base.Objective):
 
     def predict(self, model: base.Model, inputs: list[str], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Generated continuation of each prompt. An empty prompt is the beginning of a document."""
-        text, config = model.require_tokenizer(), model.config
+        text, config = base.require_tokenizer(model), model.config
         prompts = [prompt_ids(item, text, config, decode) for item in inputs]
         lengths = np.array([len(row) for row in prompts], dtype=np.int64)
         limits = np.array([max_new_tokens(length, config, decode) for length in lengths.tolist()], dtype=np.int64)
@@ -118,7 +118,7 @@ class LanguageModeling(base.Objective):
 
     def stream(self, model: base.Model, prompt: str, decode: DecodeSettings, first: int = 0) -> Iterator[str]:
         """Generated continuation of a prompt in parts."""
-        text, config = model.require_tokenizer(), model.config
+        text, config = base.require_tokenizer(model), model.config
         ids = prompt_ids(prompt, text, config, decode)
         limit = torch.tensor([max_new_tokens(len(ids), config, decode)])
         batch = Batch(torch.tensor([ids]))
@@ -142,7 +142,7 @@ class LanguageModeling(base.Objective):
         GPT-2. The scores are the probabilities normalized over the choices."""
         if len(choices) < 2 or not all(choices):
             raise SettingError("At least two non-empty choices are required.")
-        text, config = model.require_tokenizer(), model.config
+        text, config = base.require_tokenizer(model), model.config
         start = text.encode([prompt])[0] or [config.eos_id]
         rows = [[*start, *row] for row in text.encode(list(choices))]
         if (most := max(map(len, rows))) > config.max_length:
@@ -294,7 +294,7 @@ def _continuation(
     model: base.Model, prompt: str, hypotheses: Sequence[Hypothesis], prompt_length: int, decode: DecodeSettings
 ) -> Prediction:
     """Prediction with the text before the first stop string, and the reason for the end: eos, stop, length, or context."""
-    text, values, reasons = model.require_tokenizer(), [], []
+    text, values, reasons = base.require_tokenizer(model), [], []
     for option in hypotheses:
         decoder = StreamDecoder(text, decode.stop_strings)
         values.append(

@@ -132,7 +132,7 @@ class MaskedLM(base.Objective):
     def predict(self, model: base.Model, inputs: list[str], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Fill each mask token with the most likely token, independently of other mask tokens. `extra["masks"]` has the
         `TOP_K` candidates of each mask token."""
-        text, config = model.require_tokenizer(), model.config
+        text, config = base.require_tokenizer(model), model.config
         gap = mask_token(text)
         texts = [item.replace(BERT_MASK, gap) for item in inputs]
         for item in texts:
@@ -306,7 +306,7 @@ def labeled_states(states: BodyOutput, batch: Batch) -> Tensor:
 
 def _mask_words(text: str, model: base.Model) -> tuple[str, tuple[str, ...]]:
     """Beginning of a text with some words masked, and the masked words. The choice is deterministic."""
-    tokenizer, gap = model.require_tokenizer(), mask_token(model.require_tokenizer())
+    tokenizer, gap = base.require_tokenizer(model), mask_token(base.require_tokenizer(model))
     text = text if len(text) <= BEGINNING else text[:BEGINNING].rsplit(" ", 1)[0]
     ids, spans = tokenizer.encode_offsets([text])[0]
     most = max(model.config.max_length // 2 - 1, 1)  # mask tokens may change the tokenization around them

@@ -39,12 +39,11 @@ class PreparedData:
     options: HeadOptions  # classes and other options of the head
 
 
-def prepare(
-    identity: Any, processor: Any, sources: DataSources, data: DataSettings, batch_tokens: int, log: LogFn
-) -> PreparedData:
+def prepare(identity: Any, processor: Any, sources: DataSources, settings: Any, log: LogFn) -> PreparedData:
     """Encoded samples, and the processor, config and head options for them. `identity`: `ModelSpec` of the new model.
-    `processor`: processor of a checkpoint folder, whose config already matches; None: a new processor is created."""
-    task, config = identity.task, identity.config
+    `processor`: processor of a checkpoint folder, whose config already matches; None: a new processor is created.
+    `settings`: settings of the run."""
+    task, config, data = identity.task, identity.config, settings.data
     reader, objective = task.reader, task.objective
     modality = objective.modality
     own = list(read_samples(task, sources.valid, sources.columns, log)) if sources.valid else []
@@ -68,7 +67,7 @@ def prepare(
             log(modality.fit_message)
             processor = modality.fit_processor(files.samples(found, "read"), config, data)
         config = modality.fit_config(config, processor)
-    limit = LengthLimit.from_settings(data, batch_tokens, task, config)
+    limit = LengthLimit.from_settings(data, settings.train.batch_tokens, task, config)
     context = EncodingContext(processor, limit.max_length, data, options)
     train = _load_or_encode(files, found, config, context, limit, log)
     encoded = objective.encode(valid, config, replace(context, cache={}))

@@ -108,7 +108,7 @@ class QuestionAnswering(WindowObjective):
 
     def _predictions(self, model: base.Model, encoded: base.Encoded, decode: DecodeSettings) -> list[Prediction]:
         logits, threshold = self.token_logits(model, encoded), no_answer_threshold(model, decode)
-        contexts = model.require_tokenizer().encode_offsets([sample.context for sample in encoded.samples])
+        contexts = base.require_tokenizer(model).encode_offsets([sample.context for sample in encoded.samples])
         predictions = []
         for sample, rows, (_, places) in zip(encoded.samples, encoded.rows_by_sample(), contexts, strict=True):
             candidates: list[Span] = []

@@ -97,13 +97,13 @@ class SegmentPoints(Segment):
                 extra = self._predict_cloud(model, modality.load_cloud(inputs, number), "")
                 yield extra, self._target(inputs, number)
             else:
-                item, points = inputs[number], model.require_point_processor()
+                item, points = inputs[number], modality.require_point_processor(model)
                 source = item if isinstance(item, str) else ""
                 yield self._predict_cloud(model, modality.open_cloud(item, points), source), None
 
     def _predict_cloud(self, model: base.Model, cloud: PointCloud, source: str) -> dict[str, Any]:
         """Class of every point and its probability, averaged over all blocks that contain the point."""
-        processor = model.require_point_processor()
+        processor = modality.require_point_processor(model)
         scene = split_scene(cloud, processor)
         sums = np.zeros((len(scene.point_indices), len(model.spec.options.labels)))
         counts = np.zeros((len(sums), 1))

@@ -70,7 +70,7 @@ class Translate(base.Objective):
         """Predictions in input order; inputs of similar lengths are decoded together.
 
         Input i has the random stream `first + i`."""
-        text, config = model.require_tokenizer(), model.config
+        text, config = base.require_tokenizer(model), model.config
         ids = [np.array(row) for row in source_ids(text, inputs, config)]
         lengths = np.array([len(row) for row in ids])
         predictions = [base.text_prediction(text, [Hypothesis((), 0.0, (), "eos")])] * len(inputs)
@@ -156,7 +156,7 @@ class Algorithmic(Translate):
 
     def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Exact match and token accuracy in percent: in total, within the training lengths, and for longer questions."""
-        samples, text = encoded.samples[: spec.max_samples], model.require_tokenizer()
+        samples, text = encoded.samples[: spec.max_samples], base.require_tokenizer(model)
         predictions = self.predict(model, [sample.source for sample in samples], spec.decode)
         targets = text.encode([sample.target for sample in samples])
         outputs = [list(one.extra["token_ids"]) for one in predictions]

@@ -89,8 +89,9 @@ def pick_device(name: str) -> torch.device:
         raise SettingError(f"Unknown device '{name}'. Available: auto, cpu, cuda, mps.")
     if not available[kind]:
         raise SettingError(f"No {kind} device on this machine. Use --device auto or cpu.")
-    world = process_group_from_env()
-    found = torch.device("cuda", world.local_rank) if name == "cuda" and world.size > 1 else torch.device(name)
+    found = torch.device(name)
+    if name == "cuda" and (world := process_group_from_env()).size > 1:
+        found = torch.device("cuda", world.local_rank)
     if found.type == "cuda" and found.index is not None:
         if found.index >= torch.cuda.device_count():
             raise SettingError(

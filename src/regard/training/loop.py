@@ -264,9 +264,7 @@ class CompileTuner:
         forward_backward.set_mode(mode)
 
     def step(self, steps_left: int, disturbed: bool = False) -> None:
-        """Count an optimizer step. Timing restarts after an evaluation (`disturbed`) or a new shape."""
-        if not self.tuning:
-            return
+        """Count an optimizer step while `tuning`. Timing restarts after an evaluation (`disturbed`) or a new shape."""
         if self.compile_start is not None:
             limit = MAX_COMPILE_SECONDS + 2 * (WARMUP_STEPS + TIMED_STEPS) * max(self.seconds_per_step.values())
             spent = time.perf_counter() - self.compile_start

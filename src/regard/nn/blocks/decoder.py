@@ -64,17 +64,6 @@ class Beams:
     key_positions: Tensor | None
     """(B, columns) position of the key in each column, if windows or relative positions need them."""
 
-    def append_keys(self, positions: Tensor, columns: Tensor | None) -> None:
-        """Add the keys of one step, one per beam, at the end or in the given columns of static caches."""
-        own, here = self.identity.expand(len(positions), -1, -1), positions[:, None].expand(-1, self.count)
-        if columns is None:
-            self.ancestors = torch.cat([self.ancestors, own], 2)
-            self.key_positions = None if self.key_positions is None else torch.cat([self.key_positions, here], 1)
-            return
-        self.ancestors.index_copy_(2, columns, own)
-        if self.key_positions is not None:
-            self.key_positions.index_copy_(1, columns, here)
-
 
 @dataclass
 class DecoderState:
@@ -106,9 +95,16 @@ class DecoderState:
         where, columns = self.positions[:, None], self.key_positions
         if columns is not None:
             where = where.clamp(max=len(columns) - 1)
-        if self.beams is not None:
-            self.beams.append_keys(self.positions, cache.write_columns if isinstance(cache, StaticCache) else None)
-            return StepInputs(where, self._step_masks(self.beams.ancestors, self.beams.key_positions, where), None)
+        if (beams := self.beams) is not None:  # add the keys of the step, one per beam
+            own, here = beams.identity.expand(len(where), -1, -1), self.positions[:, None].expand(-1, beams.count)
+            if isinstance(cache, StaticCache) and cache.write_columns is not None:
+                beams.ancestors.index_copy_(2, cache.write_columns, own)
+                if beams.key_positions is not None:
+                    beams.key_positions.index_copy_(1, cache.write_columns, here)
+            else:
+                beams.ancestors = torch.cat([beams.ancestors, own], 2)
+                beams.key_positions = None if beams.key_positions is None else torch.cat([beams.key_positions, here], 1)
+            return StepInputs(where, self._step_masks(beams.ancestors, beams.key_positions, where), None)
         if queries > 1:  # the prompt: no cached keys yet
             return StepInputs(torch.arange(queries, device=device), layer_masks(Causal(), windows), None)
         if columns is not None and not self.has_bias and dispatch.has_decode_kernel(cache.k):

@@ -22,7 +22,7 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.nn.blocks.heads import ClassifierHead
-from regard.processors.image import Augment, ImageProcessor, augment_images, sample_params
+from regard.processors.image import Augment, CaptionProcessor, ImageProcessor, augment_images, sample_params
 from regard.processors.palette import FILE, Palette
 from regard.tasks.base import EVAL_BATCH_SIZE, Encoded, EncodingContext, Inputs, Model
 from regard.tasks.modality import base as modality
@@ -122,7 +122,7 @@ class Image(modality.Modality):
         return super().pooled(model, prepare_images(model, batch))
 
     def input_batches(self, model: Model, inputs: Inputs, count: int, decode: DecodeSettings) -> modality.InputBatches:
-        pixels = model.require_image_processor()
+        pixels = require_image_processor(model)
         for start in range(0, count, size := eval_batch_size(pixels)):
             rows = np.arange(start, min(start + size, count))
             if isinstance(inputs, Encoded):
@@ -133,6 +133,17 @@ class Image(modality.Modality):
 
 
 # -- batches
+
+
+def require_image_processor(model: Model) -> Any:
+    """Image processor or palette of the model. A missing processor is an error."""
+    found = model.processor.pixels if isinstance(model.processor, CaptionProcessor) else model.processor
+    if not isinstance(found, ImageProcessor | Palette):
+        raise RegardError(
+            f"{model.spec.source or 'this model'} has no preprocessor_config.json, which defines the image preprocessing. "
+            "logits(pixels) and states(pixels) work without this file."
+        )
+    return found
 
 
 def create_cache(encoded: Encoded, field: str, dtype: Any, *channels: int) -> None:
@@ -181,7 +192,7 @@ def prepare_images(model: Model, batch: Batch) -> Batch:
     """Batch with augmented and normalized pixels, or palette colors. Only uint8 batches are changed."""
     if batch.inputs.dtype != torch.uint8:
         return batch
-    pixels = model.require_image_processor()
+    pixels = require_image_processor(model)
     check_image_processor(pixels, model.config)
     x = batch.inputs
     if batch.augmentation is not None:

@@ -174,7 +174,7 @@ class Points(modality.Modality):
 
     def input_batches(self, model: Model, inputs: Inputs, count: int, decode: DecodeSettings) -> modality.InputBatches:
         """Several random subsets of the points of large point clouds, as rows of one input."""
-        points = model.require_point_processor()
+        points = require_point_processor(model)
         size = _eval_batch_size(points) if isinstance(inputs, Encoded) else max(count, 1)
         for start in range(0, count, size):
             owners, rows = [], []
@@ -188,6 +188,16 @@ class Points(modality.Modality):
             for part in pack_slices(map(len, rows)):
                 x, offsets = pack_clouds(rows[part])
                 yield np.array(owners[part]), Batch(x, packing=offsets)
+
+
+def require_point_processor(model: Model) -> PointProcessor:
+    """Processor of the model. A missing processor is an error."""
+    if not isinstance(model.processor, PointProcessor):
+        raise RegardError(
+            f"{model.spec.source or 'this model'} has no {FILE}, which defines the preprocessing of point clouds. "
+            "logits(points) and states(points) work without this file."
+        )
+    return model.processor
 
 
 def _eval_batch_size(points: PointProcessor) -> int:
