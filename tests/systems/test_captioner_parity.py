@@ -100,21 +100,19 @@ def test_attention_penalty_is_correct_for_captions_of_all_lengths() -> None:
     """The penalty excludes positions after the end of a caption, given by labels, lengths or a mask."""
     body, batch = made("caption-attend", dropout=0.0, attention_penalty=0.7, freeze_encoder=True).train(), batch_of()
     assert batch.decoder is not None and batch.labels is not None
-    alone = []
-    for row, length in enumerate((6, 3, 5)):
+
+    def penalty(given: Batch) -> Tensor:
+        return body(given).aux_losses["penalty"]
+
+    alone, lengths = [], torch.tensor([6, 3, 5])
+    for row, length in enumerate(lengths):
         one = Batch(batch.inputs[row : row + 1], decoder=DecoderInputs(batch.decoder.inputs[row : row + 1, :length]))
-        alone.append(body(one).aux_losses["penalty"])
-        near(body(replace(one, labels=batch.labels[row : row + 1, :length])).aux_losses["penalty"], alone[-1])
+        alone.append(penalty(one))
+        near(penalty(replace(one, labels=batch.labels[row : row + 1, :length])), alone[-1])
     right = torch.stack(alone).sum()
-    near(body(batch).aux_losses["penalty"], right)
-    lengths = torch.tensor([6, 3, 5])
-    near(body(replace(batch, labels=None, decoder=replace(batch.decoder, mask=lengths))).aux_losses["penalty"], right)
-    near(
-        body(
-            replace(batch, labels=None, decoder=replace(batch.decoder, mask=torch.arange(6) < lengths[:, None]))
-        ).aux_losses["penalty"],
-        right,
-    )
+    near(penalty(batch), right)
+    for mask in (lengths, torch.arange(6) < lengths[:, None]):
+        near(penalty(replace(batch, labels=None, decoder=replace(batch.decoder, mask=mask))), right)
     double = made("caption-attend", dropout=0.0, attention_penalty=1.4, freeze_encoder=True).train()
     near(double(batch).aux_losses["penalty"], 2 * right)
     assert not body.eval()(batch).aux_losses
