@@ -345,8 +345,8 @@ class Objective:
 
     def loss(self, model: Model, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
         """(sum, count) of the loss: cross-entropy of the next token, in training plus the sum `aux_losses["penalty"]`."""
-        states = model.body(batch)
-        total, count = model.body.cross_entropy(states.sequence, batch.require_labels(), terms.smoothing)
+        labels, states = batch.require_labels(), model.body(batch)
+        total, count = model.body.cross_entropy(states.sequence, labels, terms.smoothing)
         if model.training and "penalty" in states.aux_losses:
             total = total + states.aux_losses["penalty"]
         return total, count
