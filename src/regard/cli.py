@@ -329,8 +329,7 @@ def probe(
         typer.Option("--valid", help="Images that select the regularization. Default: hold out a fraction."),
     ] = None,
     test: Annotated[
-        list[str] | None,
-        typer.Option("--test", help="Images that measure the accuracy. Default: hold out a fraction."),
+        list[str] | None, typer.Option("--test", help="Images that measure the accuracy. Default: hold out a fraction.")
     ] = None,
     columns: ColumnsOption = None,
     max_images: Annotated[int, typer.Option("--max-images", help="Maximum number of training images.")] = 60_000,

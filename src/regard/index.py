@@ -180,9 +180,7 @@ SYNONYMS = {
 VALUES = {"decode.early_stopping": {"true": "always", "false": "heuristic"}}
 """Setting -> value in Hugging Face -> value in regard."""
 
-HINTS = {
-    "train.warmup_ratio": "a value below 1 is a fraction of train.steps",
-}
+HINTS = {"train.warmup_ratio": "a value below 1 is a fraction of train.steps"}
 """Difference to mention when a synonym is accepted."""
 
 RELATED = {

@@ -370,9 +370,7 @@ def _published_decode(folder: Path, published: Mapping[str, Any], config: Any, t
         print_note(f"note: {folder}: {name} has unsupported settings, which are ignored: {', '.join(unsupported)}.")
     try:
         return from_dict(
-            DecodeSettings,
-            {key: value for key, value in found.items() if f"decode.{key}" in used},
-            "decode.",
+            DecodeSettings, {key: value for key, value in found.items() if f"decode.{key}" in used}, "decode."
         )
     except SettingError as error:
         raise RunError(f"{path}: {error}") from error

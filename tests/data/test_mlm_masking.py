@@ -7,13 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from regard.data.batching.windows import (
-    PretrainingSampler,
-    SegmentPairs,
-    TokenMasker,
-    segment_pairs,
-    single_segments,
-)
+from regard.data.batching.windows import PretrainingSampler, SegmentPairs, TokenMasker, segment_pairs, single_segments
 from regard.errors import DataError
 from regard.types import IGNORE
 

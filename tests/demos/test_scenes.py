@@ -13,14 +13,7 @@ import pytest
 
 from regard.data.images.image_io import read_image
 from regard.demos import scenes
-from regard.demos.scenes import (
-    SPLIT_SIZES,
-    SceneObject,
-    ShapeScene,
-    caption,
-    render_scene,
-    sort_objects,
-)
+from regard.demos.scenes import SPLIT_SIZES, SceneObject, ShapeScene, caption, render_scene, sort_objects
 
 CHECKSUM = "18a22513f6361b8e7f2da1ace937fb6eb8b9b623d664e873c9d6b6519adc23f2"
 

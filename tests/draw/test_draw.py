@@ -12,14 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from page_data import page_data
-from regard.draw.attention import (
-    CHAR_WIDTH,
-    MAX_LINES,
-    draw_heatmaps,
-    inline_text,
-    surprisal_strip,
-    wrap_pieces,
-)
+from regard.draw.attention import CHAR_WIDTH, MAX_LINES, draw_heatmaps, inline_text, surprisal_strip, wrap_pieces
 from regard.draw.charts import draw_training_curves
 from regard.draw.colors import COOL_DARK, COOL_LIGHT, DARK, INK, LIGHT, WARM_DARK, WARM_LIGHT
 from regard.draw.page import write_attention_page

@@ -5,13 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.explain.captioning import (
-    ALL_KINDS,
-    PointingScore,
-    cell_coverage,
-    region_mask,
-    score_by_kind,
-)
+from regard.explain.captioning import ALL_KINDS, PointingScore, cell_coverage, region_mask, score_by_kind
 
 BOX = (0, 0, 4, 2)
 """A quarter of an image of 4 × 8 pixels."""

@@ -85,10 +85,7 @@ def test_pairs_that_are_too_long_are_counted_and_the_first_is_named_at_its_curre
         assert "2 training pairs" in said and f"first: {data}, line {10 + blank}" in said
         assert "2 training pairs are also in the validation data" in said and facts(out)["data_stats"]["train"] == 30
         assert ("3 rows with an empty field skipped" in said) == ("tokens from the cache" in said) == bool(blank)
-    text, pair = (
-        regard.load(trained.path).tokenizer,
-        Pair("the women wanted to say that we swam", "wir", "", 1),
-    )
+    text, pair = (regard.load(trained.path).tokenizer, Pair("the women wanted to say that we swam", "wir", "", 1))
     most, encode = len(text.encode([pair.source])[0]), find_task("translate").objective.encode
     assert [bool(encode([pair], Config(), EncodingContext(text, n)).samples) for n in (most - 1, most)] == [False, True]
 

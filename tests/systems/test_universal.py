@@ -199,9 +199,7 @@ def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
     model = asked("tag", max_length=8)
     (answer,) = model.predict([" ".join(["the old cat"] * 5)])
     encoded = model.task.objective.encode(
-        [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())],
-        model.config,
-        EncodingContext(model.tokenizer, 8),
+        [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())], model.config, EncodingContext(model.tokenizer, 8)
     )
     assert len(encoded) > 1
     assert len(answer.extra["act_steps"]) == sum(len(row) for row in encoded.fields["text"])

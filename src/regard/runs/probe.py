@@ -304,10 +304,7 @@ def _location(sample: ImageSample) -> str:
 
 def _run_holdout(own: Mapping[str, Any], say: LogFn) -> set[str]:
     """Locations of the images that the run held out of its training files for validation."""
-    sources, fraction = (
-        DataSources.from_dict(own["sources"]),
-        resolve(own["settings"], {}).data.valid_fraction,
-    )
+    sources, fraction = (DataSources.from_dict(own["sources"]), resolve(own["settings"], {}).data.valid_fraction)
     if sources.valid:
         return set()
     held = TrainingFiles(find_task(str(own["task"]), "image"), sources, fraction, say).scan().held

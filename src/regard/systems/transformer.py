@@ -14,14 +14,7 @@ from regard.nn.attention.positions import make_absolute_position, make_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, transformer_blocks
 from regard.nn.blocks.encoder_decoder import EncoderDecoder
 from regard.systems.common import marian, recipes
-from regard.systems.common.system import (
-    RelativePosition,
-    Sizes,
-    System,
-    TargetTokens,
-    presets,
-    sizes,
-)
+from regard.systems.common.system import RelativePosition, Sizes, System, TargetTokens, presets, sizes
 from regard.weights.tables import PublishedLayout
 
 

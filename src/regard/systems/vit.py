@@ -87,10 +87,7 @@ PUBLISHED = PublishedLayout(
     after_read=vision.require_square,
     head_architectures={"classify": "ViTForImageClassification"},
     names=NAMES,
-    other_entries={
-        "pos_embed": vision.TIMM_ENTRIES,
-        "encoder.pos_embedding": vision.TORCHVISION_ENTRIES,
-    },
+    other_entries={"pos_embed": vision.TIMM_ENTRIES, "encoder.pos_embedding": vision.TORCHVISION_ENTRIES},
     adapt_checkpoint=from_published,
     required={"class_token": True, "pool": "first"},
     requirement="ViT requires model.class_token=true and model.pool=first",

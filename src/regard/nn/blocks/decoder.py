@@ -25,13 +25,7 @@ from regard.nn.attention.masks import (
     valid_mask,
 )
 from regard.nn.attention.positions import AbsolutePosition, LearnedPosition, PositionIds, check_length
-from regard.nn.blocks.block import (
-    Stack,
-    TokenEmbedding,
-    TokenPredictor,
-    init_normal_,
-    to_autocast_dtype,
-)
+from regard.nn.blocks.block import Stack, TokenEmbedding, TokenPredictor, init_normal_, to_autocast_dtype
 from regard.nn.kernels import dispatch
 from regard.types import Batch, BodyOutput, StateSizes
 

@@ -143,11 +143,7 @@ class Stem(nn.Module):
     """Convolution, `padding` zeros around its output, norm with ReLU, and pooling."""
 
     def __init__(
-        self,
-        conv: nn.Conv2d,
-        norm: nn.Module | None,
-        pool: Callable[[Tensor], Tensor] | None = None,
-        padding: int = 0,
+        self, conv: nn.Conv2d, norm: nn.Module | None, pool: Callable[[Tensor], Tensor] | None = None, padding: int = 0
     ) -> None:
         super().__init__()
         self.conv, self.norm, self.pool, self.padding = conv, norm, pool, padding

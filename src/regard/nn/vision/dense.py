@@ -347,11 +347,7 @@ def segmentation_head(config: Any, classes: int) -> SegmentationHead:
 
 
 def relative_loss(
-    prediction: DepthMaps,
-    target: DepthMaps,
-    valid: ValidMask,
-    alpha: float = 0.5,
-    keep_fraction: float = 0.8,
+    prediction: DepthMaps, target: DepthMaps, valid: ValidMask, alpha: float = 0.5, keep_fraction: float = 0.8
 ) -> LossSum:
     """Loss of MiDaS for inverse depth: differences after alignment, plus `alpha` times the gradient loss.
 
