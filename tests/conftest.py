@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import io
 import json
 import os
@@ -22,6 +24,7 @@ from typing import Any
 import beartype
 import jaxtyping
 import pytest
+import torch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models are slower on several cores
 
@@ -51,6 +54,15 @@ parts = [path for path in NN.rglob("*.py") if path.stem not in (*IN_TRITON, "__i
 checked_modules = [".".join(("regard.nn", *path.relative_to(NN).with_suffix("").parts)) for path in parts]
 # used by test_shapes.py only, because checks of every call would double the time of the test suite
 if os.environ.get("REGARD_CHECK_SHAPES"):
+    plain_op = torch.library.custom_op
+
+    def custom_op(name: str, function: Any = None, /, **options: Any) -> Any:
+        """Custom operator without shape checks, because its schema is inferred from the annotations of the function."""
+        if function is None:
+            return functools.partial(custom_op, name, **options)
+        return plain_op(name, inspect.unwrap(function), **options)
+
+    torch.library.custom_op = custom_op
     jaxtyping.install_import_hook([*checked_modules, "regard.systems", "regard.decode"], "conftest.checked")
 
 

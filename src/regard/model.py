@@ -36,6 +36,9 @@ from regard.weights.tables import NameTable, matches, mismatch_error, read_check
 
 if TYPE_CHECKING:
     from regard.explain import Explanation
+    from regard.processors.image import ImageProcessor
+    from regard.processors.palette import Palette
+    from regard.processors.points import PointProcessor
 
 __all__ = ["LAYOUTS", "Model", "ModelSpec", "assemble", "build", "load", "save", "unsupported_by_layout"]
 
@@ -89,16 +92,37 @@ class Model(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def states(self, inputs: Tensor, decoder_inputs: Tensor | None = None, **more: Any) -> BodyOutput:
-        """Output of the body for the arguments of `make_batch`: ids, pixels or points."""
-        recheck_packed()
-        states: BodyOutput = self.body(make_batch(inputs, decoder_inputs, **more))
+    def states(
+        self,
+        inputs: Tensor,
+        decoder_inputs: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        decoder_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        global_tokens: Tensor | None = None,
+    ) -> BodyOutput:
+        """Output of the body for ids, pixels or points; `mask` is True for real positions of `inputs`."""
+        states: BodyOutput = self.body(
+            _batch(inputs, decoder_inputs, mask, decoder_mask, token_types, positions, global_tokens)
+        )
         return states
 
-    def logits(self, inputs: Tensor, decoder_inputs: Tensor | None = None, **more: Any) -> Tensor:
-        """Logits of the task for the arguments of `make_batch`: for every token, or of the head."""
-        recheck_packed()
-        return self.objective.logits(self, make_batch(inputs, decoder_inputs, **more))
+    def logits(
+        self,
+        inputs: Tensor,
+        decoder_inputs: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        decoder_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        global_tokens: Tensor | None = None,
+    ) -> Tensor:
+        """Logits of the task: for every token, or of the head."""
+        batch = _batch(inputs, decoder_inputs, mask, decoder_mask, token_types, positions, global_tokens)
+        return self.objective.logits(self, batch)
 
     forward = logits
 
@@ -177,20 +201,24 @@ class Model(nn.Module):
             add_bias(self.head, head)
             self.head.load_state_dict(head, strict=True, assign=assign)
 
-    def reload(self, folder: Path) -> None:
-        """Load the weights of a folder that this model was saved to, into the existing tensors."""
-        tensors, native = read_checkpoint(folder), bool(unsupported_by_layout(self))
-        if not native:
-            _, tensors = self.spec.system.published.from_published(self.config, tensors)
-        self.load_weights(convert_tensors(self, tensors, native, same_task=True))
-        self.spec = replace(self.spec, source=str(folder))
+    def require_tokenizer(self) -> TextTokenizer:
+        """The tokenizer. A missing tokenizer is an error."""
+        return require_tokenizer(self)
+
+    def require_image_processor(self) -> ImageProcessor | Palette:
+        """The image processor or palette. A missing processor is an error."""
+        return resolve_name("regard.tasks.modality.image:require_image_processor")(self)
+
+    def require_point_processor(self) -> PointProcessor:
+        """The point processor. A missing processor is an error."""
+        return resolve_name("regard.tasks.modality.points:require_point_processor")(self)
 
     def require_processor(self) -> Any:
         """The processor of the task; raises an error if a part is missing."""
         if self.task.input == "image":
-            resolve_name("regard.tasks.modality.image:require_image_processor")(self)
+            self.require_image_processor()
         if self.task.input == "points":
-            resolve_name("regard.tasks.modality.points:require_point_processor")(self)
+            self.require_point_processor()
         if self.task.has_text:
             require_tokenizer(self)
         return self.processor
@@ -206,19 +234,13 @@ class Model(nn.Module):
         return folder
 
 
-def make_batch(
-    inputs: Tensor,
-    decoder_inputs: Tensor | None = None,
-    *,
-    mask: Tensor | None = None,
-    decoder_mask: Tensor | None = None,
-    token_types: Tensor | None = None,
-    positions: Tensor | None = None,
-    global_tokens: Tensor | None = None,
+def _batch(
+    inputs: Tensor, decoder_inputs: Tensor | None, mask: Any, decoder_mask: Any, types: Any, positions: Any, marked: Any
 ) -> Batch:
-    """Batch of ids, pixels or points; `mask` is True for real positions of `inputs`."""
+    """Batch of the arguments of `Model.states`."""
+    recheck_packed()
     decoder = None if decoder_inputs is None else DecoderInputs(decoder_inputs, decoder_mask)
-    return Batch(inputs, mask, positions, decoder=decoder, text=TextFields(token_types, global_tokens))
+    return Batch(inputs, mask, positions, decoder=decoder, text=TextFields(types, marked))
 
 
 def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **overrides: Any) -> Model:
@@ -303,6 +325,15 @@ def load(
         parameter.requires_grad_(name not in frozen)
     model.dtype_note, chosen_dtype = choose_dtype(model, dtype, torch.device(device))
     return model.to(device=device, dtype=chosen_dtype).eval()
+
+
+def reload_weights(model: Model, folder: Path) -> None:
+    """Load the weights of a folder that the model was saved to, into the existing tensors."""
+    tensors, native = read_checkpoint(folder), bool(unsupported_by_layout(model))
+    if not native:
+        _, tensors = model.spec.system.published.from_published(model.config, tensors)
+    model.load_weights(convert_tensors(model, tensors, native, same_task=True))
+    model.spec = replace(model.spec, source=str(folder))
 
 
 def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.device) -> tuple[str, torch.dtype]:

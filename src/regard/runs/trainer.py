@@ -23,7 +23,7 @@ from regard.draw.charts import draw_training_curves
 from regard.errors import Interrupted, RunError
 from regard.files import write_json
 from regard.index import FORMAT
-from regard.model import Model
+from regard.model import Model, reload_weights
 from regard.runs.card import MAX_EXAMPLES, write_card
 from regard.runs.evaluate import validation_loss
 from regard.runs.folder import RunFolder
@@ -313,7 +313,7 @@ class Trainer:
         model, folder = self.model, self.folder.path
         for parameter in self.trainable:
             parameter.requires_grad_(True).grad = None
-        model.reload(folder)  # the run folder contains the best weights
+        reload_weights(model, folder)  # the run folder contains the best weights
         model.eval()
         decode = self.settings.decode
         how = f", beam {decode.num_beams}" if decode.num_beams > 1 else "" if decode.do_sample else ", greedy"

@@ -121,6 +121,8 @@ class TextTokenizer:
         self.token_format = DECODER_FORMATS.get(decoder.get("type", ""), TokenFormat.OTHER)
         if decoder == component_state(SENTENCE_DECODER):
             self.token_format = TokenFormat.PREFIXED_BYTES
+        self._token_texts: dict[int, tuple[str, bool, bool]] = {}
+        """text and word edges of the tokens shown so far: a prediction shows thousands of tokens"""
         self.alphabet: dict[str, int] | None = None
         """ids by character or word, for tokenizers of `from_characters` and `from_words`; None for other tokenizers"""
         if isinstance(backend.model, models.WordLevel):
@@ -367,11 +369,13 @@ class TextTokenizer:
         """Tokens as readable text.
 
         Byte-level and character tokens show spaces as ␣; in other formats a token that continues a word starts with a dot."""
+        for token in set(ids).difference(self._token_texts):
+            self._token_texts[token] = self._token_text(token), *self._word_edges(token)
+        tokens = [self._token_texts[token] for token in ids]
         if self.token_format in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
-            return [self._token_text(token) for token in ids]
+            return [text for text, _, _ in tokens]
         shown, is_start = [], True
-        for token in ids:
-            text, (starts, ends) = self._token_text(token), self._word_edges(token)
+        for text, starts, ends in tokens:
             shown.append((text.strip() or "␣") if starts or is_start else "·" + text)
             is_start = ends
         return shown
