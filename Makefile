@@ -20,9 +20,9 @@ quick-tests: .venv/ready-dev
 test-all: .venv/ready-dev check
 	$(BIN)/python -m pytest --all -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-# how strong the tests are: tests/mutants/README.md
+# how strong the tests are: tools/mutants/README.md
 mutants: .venv/ready-dev
-	PYTHONPATH=tests $(BIN)/python -m mutants.run --processes $(PROCESSES) $(if $(SAMPLE),--sample $(SAMPLE)) \
+	PYTHONPATH=tools $(BIN)/python -m mutants.run --processes $(PROCESSES) $(if $(SAMPLE),--sample $(SAMPLE)) \
 		$(if $(RECORD),--record $(RECORD)) $(if $(ONLY),--only $(ONLY))
 
 # everything that reads the code without running it
@@ -31,7 +31,7 @@ check: .venv/ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m regard.runs.catalog --check
+	$(BIN)/python tools/write_index.py --check
 	$(BIN)/python tools/prose/lint.py
 
 # the English of messages, documents, docstrings and comments: tools/prose/__init__.py
@@ -40,7 +40,7 @@ prose: .venv/ready-dev
 
 # what 'regard list' shows and names are checked by, written from the tables of systems, tasks and settings
 index: .venv/ready
-	$(BIN)/python -m regard.runs.catalog
+	$(BIN)/python tools/write_index.py
 
 # regard beside the peers that are installed: a table of ratios, and league.json
 bench: .venv/ready-dev

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from objectives import encode
 from PIL import Image
 
 from regard.data.images.captions import CaptionedImage
@@ -16,7 +17,6 @@ from regard.model import Model, ModelSpec, assemble
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS
 from regard.tasks import find_task
-from regard.tasks.base import EncodingContext
 from tiny_caption_models import config_of
 
 TASK: Any = find_task("caption")
@@ -68,6 +68,4 @@ def model(album: Path, **changes: Any) -> Model:
 
 
 def encoded(album: Path, made: Model, longest: int = 99, data: DataSettings | None = None) -> Any:
-    return TASK.objective.encode(
-        samples(album), made.config, EncodingContext(made.processor, longest, data or DataSettings())
-    )
+    return encode(made, samples(album), longest, data or DataSettings())

@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import beartype
 import jaxtyping
 import pytest
 import torch
+from safetensors.torch import load_file
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models are slower on several cores
 
@@ -110,8 +111,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Seed PyTorch, to make random weights independent of earlier tests."""
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(1)
+    torch.manual_seed(1)
 
 
 @pytest.fixture
@@ -132,6 +132,37 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place.mkdir()
     monkeypatch.chdir(place)
     return place
+
+
+# -- commands
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    """Run `regard` with these arguments in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
+
+    from regard.cli import main
+
+    def call(*words: object, stdin: str = "") -> Done:
+        monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Done(int(left.value.code or 0), *capsys.readouterr())
+
+    return call
 
 
 # -- a tiny translation model
@@ -167,19 +198,11 @@ def write_pairs(path: Path, pairs: Iterable[tuple[str, str]]) -> Path:
     return path
 
 
-def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, drawn: bool = False, **more: Any) -> str:
-    """Train with `TINY` and the given settings, and return the console output. Curves are slow: drawn only if `drawn`."""
-    from rich.console import Console
+def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, **more: Any) -> str:
+    """Train a translation model with `TINY` and the given settings, and return the console output."""
+    from tiny_text_models import train
 
-    import regard
-
-    said, given = io.StringIO(), [*(TINY if tiny else ()), *settings]
-    more.setdefault("device", "cpu")
-    with pytest.MonkeyPatch.context() as patch:
-        if not drawn:
-            patch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
-        regard.train("translate", data, out=out, settings=given, console=Console(file=said, width=300), **more)
-    return said.getvalue()
+    return train("translate", data, out, *(TINY if tiny else ()), *settings, **more)
 
 
 @pytest.fixture(scope="session")
@@ -243,9 +266,6 @@ def checkpoints(run: Path) -> list[str]:
 
 
 def same_tensors(a: Path, b: Path) -> None:
-    import torch
-    from safetensors.torch import load_file
-
     ours, theirs = load_file(a), load_file(b)
     assert ours.keys() == theirs.keys()
     assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
@@ -253,9 +273,6 @@ def same_tensors(a: Path, b: Path) -> None:
 
 def keeps_best(run: Path, group: str) -> bool:
     """True if the run folder contains the weights (or their EMA) of the best step."""
-    import torch
-    from safetensors.torch import load_file
-
     import regard
 
     best = max(rows(run, "valid"), key=lambda row: (row["bleu"], -row["loss"]))

@@ -49,12 +49,5 @@ def kinds(report: Report) -> dict[str, tuple[str, int]]:
 
 def found(report: Report) -> dict[str, tuple[str, int]]:
     """Findings except statistics."""
-    statistics = (
-        "classes",
-        "correct_choice_positions",
-        "outside_words",
-        "tag_scheme",
-        "captions_per_image",
-        "vocabulary",
-    )
-    return {name: value for name, value in kinds(report).items() if name not in statistics or value[0] != "note"}
+    names = "classes", "correct_choice_positions", "outside_words", "tag_scheme", "captions_per_image", "vocabulary"
+    return {name: value for name, value in kinds(report).items() if name not in names or value[0] != "note"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +25,6 @@ SMALL = (
 """Settings of a tiny model for fast tests."""
 
 
-def wordpieces(texts: Iterable[str], vocabulary: int = 120) -> TextTokenizer:
-    return TextTokenizer.train_wordpiece(texts, vocabulary)
-
-
 def encoder(
     task: str,
     texts: Sequence[str],
@@ -40,7 +36,7 @@ def encoder(
     **changes: Any,
 ) -> Model:
     """A model with random weights and a tokenizer trained on `texts`."""
-    text = wordpieces(texts, vocab_size)
+    text = TextTokenizer.train_wordpiece(texts, vocab_size)
     sizes = dict(SIZES)
     if system == "universal-encoder":
         sizes["num_steps"] = sizes.pop("depth")

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.nn.kernels.dispatch import AttentionCall, choose_kernel
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tiny import near as near
+from tiny import noise as noise
 
 
 def noisy(module: nn.Module, seed: int = 1) -> Any:
@@ -22,12 +20,6 @@ def noisy(module: nn.Module, seed: int = 1) -> Any:
         for number, parameter in enumerate(module.parameters()):
             parameter.copy_(noise(*parameter.shape, seed=100 * seed + number) * 0.5)
     return module
-
-
-def near(ours: Tensor, right: Tensor, tolerance: float = 1e-12) -> None:
-    assert ours.shape == right.shape and ours.isfinite().all()
-    gap = (ours - right).detach().abs().max() if right.numel() else torch.zeros(())
-    assert gap <= tolerance * max(1e-300, float(right.detach().abs().max())), f"they differ by {gap:.3g}"
 
 
 def grads(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:

@@ -103,7 +103,9 @@ def collect() -> dict[str, Any]:
         "settings by task": {name: sorted(used) for name, used in tasks.items()},
         "presets": sorted(index.presets()),
         "foreign settings": dict(sorted(SYNONYMS.items())),
-        "foreign tasks": dict(sorted(index.task_aliases().items())),
+        "foreign tasks": {
+            alias: row["task"] for row in index.load_index()["tasks"] for alias in row.get("aliases", ())
+        },
         "checks": {kind: sorted(task.name for task in TASKS if task.input == kind) for kind in MODALITIES},
         "signatures": signatures(),
         "findings": finding_ids(),
@@ -121,25 +123,6 @@ def key_paths(value: Any, prefix: str = "", depth: int = 2) -> Iterator[str]:
             name = f"{prefix}.{key}" if prefix else str(key)
             yield name
             yield from key_paths(inner, name, depth - 1)
-
-
-def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """One line per changed, missing or new value."""
-    lines = []
-    for section in sorted({*expected, *found}):
-        old, new = _flat(expected.get(section, {})), _flat(found.get(section, {}))
-        for name in sorted({*old, *new}):
-            before, after = old.get(name, "nothing"), new.get(name, "nothing")
-            lines += [f"{section}: {name}: expected {before}, got {after}"] * (before != after)
-    return lines
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, str]:
-    if isinstance(value, Mapping):
-        return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}{key}/").items()}
-    if isinstance(value, list | tuple):
-        return {f"{prefix}{item}": "" for item in value}
-    return {prefix.rstrip("/"): json.dumps(value, ensure_ascii=False)}
 
 
 def update(found: Mapping[str, Any]) -> None:

@@ -64,10 +64,8 @@ def torch_stack_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def torch_call(theirs: nn.Module, ours: nn.Module) -> Callable[..., Tensor]:
     """The module of torch, called with the parameters of our stack or block."""
-    weights, rename = (
-        dict(ours.named_parameters()),
-        torch_stack_weights if hasattr(ours, "blocks") else torch_layer_weights,
-    )
+    weights = dict(ours.named_parameters())
+    rename = torch_stack_weights if hasattr(ours, "blocks") else torch_layer_weights
     return lambda *args, **more: torch.func.functional_call(theirs, rename(weights), args, more)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,11 +227,9 @@ CASES = [(name, label) for name in SYSTEMS if name in TINY for label in ("as pub
 def lecture(name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Inputs and outputs of an example of the lectures."""
     example = json.loads((Path(__file__).parent / "fixtures/lectures.json").read_text("utf-8"))[name]
-    inputs, outputs = (
-        {key: torch.tensor(value, dtype=torch.float64) for key, value in example[side].items()}
-        for side in ("inputs", "outputs")
-    )
-    return inputs, outputs
+    given, right = example["inputs"], example["outputs"]
+    doubles = partial(torch.tensor, dtype=torch.float64)
+    return {key: doubles(given[key]) for key in given}, {key: doubles(right[key]) for key in right}
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,9 @@ def made(task: str, points: PointProcessor | None = None, **changes: Any) -> Mod
     """A model of a task with random weights in float64."""
     chosen, system = find_task(task, "points"), find_system("point")
     points = PointProcessor(0, "unit_sphere") if points is None else points
-    config = chosen.objective.adapt_config(
-        replace(system.config(), **{**SIZES, "feature_dim": points.width - 3, **changes})
-    )
-    model: Model = noisy(
-        assemble(ModelSpec(system, config, chosen, options=HeadOptions(tuple(LABELS[task])), source="tiny"), points)
-    )
-    return model
+    sizes = {**SIZES, "feature_dim": points.width - 3, **changes}
+    config, options = chosen.objective.adapt_config(system.config(**sizes)), HeadOptions(LABELS[task])
+    return noisy(assemble(ModelSpec(system, config, chosen, options=options, source="tiny"), points))
 
 
 def cloud(many: int = 90, colours: bool = False) -> PointCloud:

@@ -20,6 +20,7 @@ from regard.systems import SYSTEMS, gpt2
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions
 from tiny import noisy
+from tokenizer_files import STORY
 
 LETTERS = "abcdefghij \n"
 SIZES: dict[str, Any] = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "max_length": 24}
@@ -37,9 +38,8 @@ QUICK = (
 
 def letters() -> TextTokenizer:
     """Character tokenizer: the space first, then a, b, …, then the end-of-text and special tokens."""
-    return find_task("classify", "text").modality.build_processor(
-        TextTokenizer.from_characters([LETTERS]), gpt2.Config()
-    )
+    text = TextTokenizer.from_characters([LETTERS])
+    return find_task("classify", "text").modality.build_processor(text, gpt2.Config())
 
 
 def headed(task: str, system: str = "gpt2", labels: Sequence[str] = (), pair: str = "", **changes: Any) -> Model:
@@ -48,6 +48,14 @@ def headed(task: str, system: str = "gpt2", labels: Sequence[str] = (), pair: st
     config = replace(find_task(task, "text").modality.fit_config(SYSTEMS[system].config(**SIZES), text), **changes)
     options = HeadOptions(tuple(labels), pair_order=pair)
     return noisy(assemble(ModelSpec(SYSTEMS[system], config, find_task(task, "text"), options=options), text))
+
+
+def translator(system: str, **changes: Any) -> Model:
+    """A translation model with initial weights and a tokenizer."""
+    task, text = find_task("translate", "text"), TextTokenizer.train_sentence_bpe([STORY], 300)
+    sizes: dict[str, Any] = {"width": 12} if system == "rnn" else {**SIZES, "depth": 1, "decoder_depth": 1}
+    config = task.modality.fit_config(SYSTEMS[system].config(**{**sizes, **changes}), text)
+    return assemble(ModelSpec(SYSTEMS[system], config, task), text)
 
 
 def language_loss(model: Model, row: Sequence[int]) -> Tensor:
@@ -61,12 +69,13 @@ def last_state(model: Model, row: Sequence[int]) -> Tensor:
     return model.body(regard.types.Batch(torch.tensor([list(row)]))).sequence[0, -1]
 
 
-def train(task: str, data: Any, out: Path, *settings: str, **more: Any) -> str:
-    """Train without drawing curves and return the console output."""
+def train(task: str, data: Any, out: Path, *settings: str, drawn: bool = False, **more: Any) -> str:
+    """Train and return the console output. Curves are slow: drawn only if `drawn`."""
     said = io.StringIO()
-    console = Console(file=said, width=300)
+    more = {"console": Console(file=said, width=300), "device": "cpu", **more}
     given = str(data) if data else ()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
-        regard.train(task, given, out=out, settings=settings, console=console, device="cpu", **more)
+        if not drawn:
+            patch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
+        regard.train(task, given, out=out, settings=settings, **more)
     return said.getvalue()

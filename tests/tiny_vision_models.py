@@ -42,14 +42,9 @@ def fresh(system: str, task: str, labels: tuple[str, ...] = ("a", "b", "c"), **c
     chosen, offered = find_task(task, "image"), SYSTEMS[system]
     config = chosen.objective.adapt_config(offered.config(**{**SIZES[system], **changes}))
     colours = np.random.default_rng(1).uniform(-1, 1, (11, 3))
-    reader = (
-        Palette(colours, config.image_size)
-        if system == "imagegpt"
-        else ImageProcessor((config.image_size, config.image_size))
-    )
-    return assemble(
-        ModelSpec(offered, config, chosen, options=HeadOptions(labels if chosen.objective.has_labels else ())), reader
-    )
+    side, options = config.image_size, HeadOptions(labels if chosen.objective.has_labels else ())
+    reader = Palette(colours, side) if system == "imagegpt" else ImageProcessor((side, side))
+    return assemble(ModelSpec(offered, config, chosen, options=options), reader)
 
 
 def made(system: str, task: str, **changes: Any) -> Model:

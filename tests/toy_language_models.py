@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.decode.cuda_graphs import graphed_search
 from regard.decode.searches import Hypothesis, SearchInputs
 from regard.decode.settings import DecodeSettings
-from regard.systems import gpt2
+from regard.systems import gpt3
 from regard.types import Batch, Body, StateSizes
 from tiny import noise, noisy
 
@@ -84,10 +84,9 @@ def lively(body: Any) -> Any:
 
 
 def small(length: int = 300) -> Any:
-    """A tiny GPT-2."""
-    return lively(
-        gpt2.build(gpt2.Config(width=12, depth=2, heads=3, ffn_dim=20, vocab_size=V, max_length=length, eos_id=END))
-    )
+    """A tiny GPT-3: every other layer attends to the last three tokens."""
+    sizes: dict[str, Any] = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "vocab_size": V}
+    return lively(gpt3.build(gpt3.Config(**sizes, max_length=length, eos_id=END, local_window=3)))
 
 
 def follow(body: Any, past: list[int]) -> Tensor:
@@ -98,7 +97,7 @@ def follow(body: Any, past: list[int]) -> Tensor:
         return body.to_logits(body(Batch(torch.tensor([past]))).sequence)[0, -1]
 
 
-BODIES: dict[str, Callable[[], Any]] = {"toy": Talk, "gpt2": small}
+BODIES: dict[str, Callable[[], Any]] = {"toy": Talk, "gpt3": small}
 
 PROMPTS = [[3, 4, 5, 6, 7, 8, 9, 10, 11], [5], [12, 2], [3, 3, 3, 3], [9, 1, 4, 7, 7, 1]]
 LIMITS = [4, 9, 1, 12, 7]

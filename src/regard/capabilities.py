@@ -1,20 +1,22 @@
 """Optional operators, precisions and system calls of this machine, each tested once before its first use.
 
 Every private operator of PyTorch is called through a function of this module. `is_available(name)` runs the trial of a
-capability and caches the result; if the trial fails, callers use the plain formula. Importing this module does not
-import torch."""
+capability and caches the result; if the trial fails, callers use the plain formula."""
 
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
+import platform
+import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,8 +27,6 @@ def disable_compile(function: F) -> F:
     `torch.compiler.disable` as a decorator would import Dynamo in programs without compilation."""
 
     def call(*args: Any) -> Any:
-        import torch
-
         if torch.compiler.is_compiling():
             return torch.compiler.disable(function)(*args)  # type: ignore[no-untyped-call]
         return function(*args)
@@ -39,8 +39,6 @@ def disable_compile(function: F) -> F:
 
 def pack_linear_weight(weight: Tensor, rows: int) -> Tensor:
     """Weight matrix in the blocked layout of oneDNN, for inputs of about this many rows."""
-    import torch
-
     return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
 
 
@@ -48,8 +46,6 @@ def packed_linear(
     x: Tensor, packed: Tensor, bias: Tensor | None, activation: str = "none", algorithm: str = ""
 ) -> Tensor:
     """`linear(x, weight, bias)` with a packed weight, and an activation in the same kernel."""
-    import torch
-
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], algorithm)
 
 
@@ -57,10 +53,6 @@ def cpu_supports_matmul(dtype: str) -> bool:
     """True if this CPU has instructions for bfloat16 or float16 matrix products, and oneDNN has kernels for them.
 
     oneDNN alone also accepts x86 CPUs without such instructions and casts to float32, which is slower than float32."""
-    import platform
-
-    import torch
-
     if dtype == "float16":
         return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
     x86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -85,22 +77,16 @@ def varlen_attention(
 
 def flash_forward(*args: Any, **kwargs: Any) -> Any:
     """Flash attention of packed documents with dropout: output, log-sum-exp, random state, …"""
-    import torch
-
     return torch.ops.aten._flash_attention_forward(*args, **kwargs)
 
 
 def flash_backward(*args: Any, **kwargs: Any) -> Any:
     """Gradients of q, k and v from the output and log-sum-exp of `flash_forward`."""
-    import torch
-
     return torch.ops.aten._flash_attention_backward(*args, **kwargs)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """GELU (tanh form) of a linear layer of (rows, D) in one cuBLAS kernel."""
-    import torch
-
     return torch._addmm_activation(bias, x, weight.T, use_gelu=True)
 
 
@@ -109,8 +95,6 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def fork_context() -> Any:
     """Multiprocessing context for forked workers, which share memory and data with their parent."""
-    import multiprocessing
-
     if not sys.platform.startswith("linux"):  # macOS has fork, but its system libraries are not fork-safe
         raise OSError(f"worker processes are not forked on {sys.platform}")
     return multiprocessing.get_context("fork")
@@ -118,8 +102,6 @@ def fork_context() -> Any:
 
 def end_with_parent() -> None:
     """End this process when its parent ends."""
-    import signal
-
     pr_set_pdeathsig = 1
     if ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl failed")
@@ -146,8 +128,6 @@ def read_meminfo() -> dict[str, int]:
 
 
 def _try_packed_linear(dtype: str) -> bool:
-    import torch
-
     kind = getattr(torch, dtype)
     with torch.inference_mode():
         weight, x = torch.eye(16, dtype=kind), torch.ones(2, 16, dtype=kind)
@@ -156,10 +136,8 @@ def _try_packed_linear(dtype: str) -> bool:
 
 
 def _try_autocast_lstm() -> bool:
-    import torch
-
     # a trial may run during training and must not change the random state of the run
-    with torch.random.fork_rng(devices=[]), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.autocast("cpu", torch.bfloat16):
         out, _ = torch.nn.LSTM(8, 8, batch_first=True)(torch.zeros(1, 2, 8))
     return out.shape == (1, 2, 8)
 
@@ -171,8 +149,6 @@ def _try_varlen() -> bool:
 
 
 def _try_flash() -> bool:
-    import torch
-
     rows, starts = _packed_example()
     sizes = (starts, starts, 16, 16, 0.0, False)
     out, log_sum_exp, *_ = flash_forward(rows, rows, rows, *sizes, False, scale=1.0)
@@ -182,22 +158,16 @@ def _try_flash() -> bool:
 
 
 def _packed_example() -> tuple[Tensor, Tensor]:
-    import torch
-
     rows = torch.ones(16, 2, 64, dtype=torch.bfloat16, device="cuda")
     return rows, torch.tensor([0, 16], dtype=torch.int32, device="cuda")
 
 
 def _try_linear_gelu() -> bool:
-    import torch
-
     x = torch.zeros(64, 64, dtype=torch.bfloat16, device="cuda")
     return not bool(linear_gelu(x, x, x[0]).any())
 
 
 def _try_triton() -> bool:
-    import torch
-
     from regard.triton_trial import copy
 
     target = torch.zeros(1, device="cuda")
@@ -206,8 +176,6 @@ def _try_triton() -> bool:
 
 
 def _try_cuda_graphs() -> bool:
-    import torch
-
     total, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
@@ -221,9 +189,6 @@ def _try_cuda_graphs() -> bool:
 
 
 def _try_cudnn_attention() -> bool:
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
     x = torch.ones(1, 1, 128, 64, dtype=torch.bfloat16, device="cuda")
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
         return bool((torch.nn.functional.scaled_dot_product_attention(x, x, x) == 1).all())
@@ -237,7 +202,7 @@ CUDA_TRIALS: dict[str, Callable[[], bool]] = {
     "flash_attention": _try_flash,
     "linear_gelu": _try_linear_gelu,
 }
-"""Trials of a CUDA device, run without gradients."""
+"""Trials of a CUDA device."""
 
 TRIALS: dict[str, Callable[[], bool]] = {
     "packed_linear_float32": lambda: _try_packed_linear("float32"),
@@ -251,7 +216,7 @@ TRIALS: dict[str, Callable[[], bool]] = {
     "memory_table": lambda: read_meminfo()["MemAvailable"] > 0,
     **CUDA_TRIALS,
 }
-"""Trial of each capability."""
+"""Trial of each capability, run without gradients."""
 
 _results: dict[str, bool] = {}
 
@@ -261,13 +226,8 @@ def is_available(name: str) -> bool:
     if name not in _results:
         trial = TRIALS[name]
         try:
-            if name in CUDA_TRIALS:
-                import torch
-
-                with torch.no_grad():
-                    _results[name] = torch.cuda.is_available() and trial()
-            else:
-                _results[name] = trial()
+            with torch.no_grad():
+                _results[name] = (name not in CUDA_TRIALS or torch.cuda.is_available()) and trial()
         except Exception:  # operators raise many classes: RuntimeError, ImportError, OSError, …
             _results[name] = False
     return _results[name]

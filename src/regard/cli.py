@@ -16,6 +16,7 @@ import typer
 
 from regard import __version__
 from regard.errors import Interrupted, RegardError, RunError, UnknownNameError
+from regard.index import LAYOUTS, check_model, check_preset, check_task, is_folder_path, list_rows, read_config_files
 
 app = typer.Typer(
     name="regard", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -143,11 +144,10 @@ def check(
     """Check data for problems before training.
 
     Exit code 1: errors were found."""
-    from regard.index import check_task
-    from regard.runs.settings import check_overrides
+    from regard.runs.settings import collect_overrides
 
     check_task(task)
-    check_overrides(overrides or ())
+    collect_overrides(overrides or ())
     from regard.runs.check import check as run_check
 
     report = run_check(
@@ -171,15 +171,13 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
     """Evaluate a model on validation or test data."""
-    from regard.index import check_model
-    from regard.runs.settings import check_overrides
+    from regard.runs.settings import collect_overrides
 
     check_model(folder, dtype)
-    check_overrides(overrides or ())
-    from regard.runs.evaluate import evaluate as run_evaluate
-    from regard.runs.evaluate import write_predictions
+    collect_overrides(overrides or ())
+    from regard.runs import evaluate
 
-    result = run_evaluate(
+    result = evaluate.evaluate(
         folder,
         data or (),
         columns=parse_columns(columns),
@@ -190,7 +188,7 @@ def evaluate(
     )
     if predictions is not None:
         predictions.parent.mkdir(parents=True, exist_ok=True)
-        write_predictions(result, predictions)
+        evaluate.write_predictions(result, predictions)
     if json:
         print(dumps(result.scores, ensure_ascii=False))
     else:
@@ -234,11 +232,10 @@ def predict(
 
     Exit code 2: some inputs failed."""
     from regard.decode.settings import apply_overrides
-    from regard.index import check_model
-    from regard.runs.settings import check_overrides
+    from regard.runs.settings import collect_overrides
 
     renamed = parse_columns(columns)
-    said = check_overrides(overrides or ())
+    said = collect_overrides(overrides or ())
     if said.keys() - {"decode"}:
         raise RegardError(
             f"'regard predict' only accepts decode.* settings, not {', '.join(said.keys() - {'decode'})}.*"
@@ -292,8 +289,6 @@ def explain(
     dtype: DtypeOption = None,
 ) -> None:
     """Visualize attention and attributions."""
-    from regard.index import check_model
-
     if out.suffix.lower() not in EXPLANATION_FORMATS:
         raise RegardError(f"{out}: unsupported file type. Supported: {', '.join(EXPLANATION_FORMATS)}.")
     check_model(folder, dtype)
@@ -341,8 +336,6 @@ def probe(
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Train linear probes on the layers of an image model."""
-    from regard.index import check_model
-
     check_model(folder, dtype)
     from regard.runs.probe import probe as run_probe
 
@@ -377,19 +370,16 @@ def info(
     all_layers: Annotated[bool, typer.Option("--all", help="List every layer of repeated blocks.")] = False,
 ) -> None:
     """Show layers, parameters, memory and FLOPs of a model."""
-    from regard.index import check_preset, is_folder_path, read_config_files
-
     if is_folder_path(name):
         read_config_files(Path(name))
     else:
         check_preset(name)
-    from regard.runs.info import info as look
-    from regard.runs.info import merge_blocks
+    from regard.runs import info
 
-    found = look(name)
+    found = info.info(name)
     print(f"{found.title}\n  {found.weights}")
     print("  " + ", ".join(f"{key} {value}" for key, value in found.config.items()))
-    layers = found.layers if all_layers else merge_blocks(found.layers)
+    layers = found.layers if all_layers else info.merge_blocks(found.layers)
     print_table(
         [{"layer": x.name, "type": x.kind, "shape": x.shape, "parameters": f"{x.parameters:,}"} for x in layers],
         right_aligned=("parameters",),
@@ -411,8 +401,6 @@ def list_(
     search: Annotated[str | None, typer.Option("--search", help="Only rows that contain this word.")] = None,
 ) -> None:
     """List models, presets, tasks or settings."""
-    from regard.index import list_rows
-
     rows = list_rows(kind, group, model, task, search)
     if not rows:
         raise RegardError(f"No {kind} match these filters.")
@@ -430,8 +418,6 @@ def export(
     to: Annotated[str, typer.Option("--to", help="Output format: huggingface.")] = "huggingface",
 ) -> None:
     """Export a model to Hugging Face format."""
-    from regard.index import LAYOUTS, read_config_files
-
     if to not in LAYOUTS:
         raise UnknownNameError("layout", to, LAYOUTS)
     if target.exists() and (target.is_file() or any(target.iterdir())):

@@ -1,23 +1,22 @@
-"""Settings as frozen dataclasses, from plain values of their types. Unknown keys raise an error.
-
-The string under a field is its help text, returned by `describe`."""
+"""Settings as frozen dataclasses, from plain values of their types. Unknown keys raise an error."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import inspect
-import itertools
 import math
+import numbers
+import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from regard.errors import SettingError, suggest
+from regard.errors import InputTypeError, SettingError, suggest
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 as_dict = dataclasses.asdict  # Settings as plain values for JSON.
@@ -50,27 +49,6 @@ def from_dict(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
 def override(settings: T, values: Mapping[str, Any], prefix: str = "") -> T:
     """Copy of the settings with changed fields; names and types are checked as in `from_dict`."""
     return dataclasses.replace(settings, **check_values(type(settings), values, prefix))  # type: ignore[type-var]
-
-
-def describe(cls: type[Any]) -> dict[str, str]:
-    """Help text of each field, from the string under the field or from `cls.help_texts`."""
-    found: dict[str, str] = dict(getattr(cls, "help_texts", {}))
-    for parent in reversed(cls.__mro__):
-        if dataclasses.is_dataclass(parent):
-            found.update(_field_docs(parent))
-    return {item.name: found[item.name] for item in dataclasses.fields(cls) if item.name in found}
-
-
-@functools.cache
-def _field_docs(kind: type[Any]) -> dict[str, str]:
-    tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(kind)))
-    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    docs = {}
-    for field, text in itertools.pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
-                docs[field.target.id] = " ".join(text.value.value.split())
-    return docs
 
 
 def coerce(value: Any, hint: Any, name: str) -> Any:
@@ -106,6 +84,8 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
         return {str(key): coerce(part, arguments[1], f"{name}.{key}") for key, part in pairs}
     if hint is bool and str(value).lower() in BOOLS:
         return BOOLS[str(value).lower()]
+    if isinstance(value, numbers.Real) and not isinstance(value, int | float):  # of NumPy
+        value = int(value) if isinstance(value, numbers.Integral) else float(value)
     if hint is bool or isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _type_error(name, value, hint)
     try:
@@ -119,6 +99,35 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
         return read
     except (TypeError, ValueError, OverflowError) as error:
         raise _type_error(name, value, hint) from error
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator of public functions: an argument that does not match its annotation is an `InputTypeError`."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        hints = typing.get_type_hints(function)
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            if name in hints and not _matches(value, hints[name]):
+                expected = re.sub(r"\b[a-z_]+\.", "", inspect.formatannotation(hints[name]))
+                found = f"{type(value).__name__} {' '.join(repr(value).split()):.60}"
+                raise InputTypeError(f"Argument '{name}' must be {expected}, got {found}.")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _matches(value: Any, hint: Any) -> bool:
+    """Whether a value has an annotated type, including the items of sequences and the keys of mappings."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_matches(value, option) for option in arguments)
+    if isinstance(origin, type) and issubclass(origin, Sequence | Mapping):
+        is_text = isinstance(value, str | bytes)  # also a sequence of texts, by accident
+        return isinstance(value, origin) and not is_text and all(_matches(item, arguments[0]) for item in value)
+    kind = origin or hint
+    return hint is Any or (isinstance(value, kind) if isinstance(kind, type) else True)
 
 
 def _type_error(name: str, value: Any, hint: Any) -> SettingError:

@@ -6,20 +6,45 @@ from __future__ import annotations
 
 import copyreg
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+PLACES: dict[str, tuple[str, str]] = {}
+"""Names in messages of saved tables, by path: the argument with the rows, and the table."""
+
+
+def name_places(text: str) -> str:
+    """The text with names of saved tables, their rows and their files in place of paths and lines."""
+    for path, (argument, table) in list(PLACES.items()):
+        folder = str(Path(path).parent)
+        if folder in text:
+            text = re.sub(rf"{re.escape(path)}(?:, (?:line|row) |:)(\d+)", rf"row \1 of {argument}", text)
+            text = re.sub(rf"{re.escape(folder)}\W[0-9a-f]{{32}}(\.\w+)?", "embedded file", text.replace(path, table))
+    return text
+
 
 class RegardError(Exception):
     """An error caused by input, settings or environment, which the user can fix."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(name_places(message))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copy skips __init__, because the message is already complete
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
-class DataError(RegardError):
+class InputError(RegardError, ValueError):
+    """An invalid value of an input or of an argument in Python."""
+
+
+class InputTypeError(InputError, TypeError):
+    """An input or an argument of a type that is not supported."""
+
+
+class DataError(RegardError, ValueError):
     """An invalid file, line or value in the data."""
 
     def __init__(
@@ -36,11 +61,11 @@ class DataError(RegardError):
         self.path, self.line, self.problem, self.advice, self.kind = path, line, problem, advice, kind
 
 
-class SettingError(RegardError):
+class SettingError(RegardError, ValueError):
     """An unknown setting or an invalid value."""
 
 
-class UnknownNameError(RegardError):
+class UnknownNameError(RegardError, ValueError):
     """An unknown name; the message suggests the nearest names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], advice: str = "") -> None:

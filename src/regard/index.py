@@ -1,6 +1,6 @@
 """Names of systems, presets, tasks, settings, model folders and modules, all resolved without torch.
 
-`python -m regard.runs.catalog` writes index.json; `make check` and a test fail if the file is out of date."""
+`python tools/write_index.py` writes index.json; `make check` and a test fail if the file is out of date."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,22 +41,13 @@ def model_types() -> dict[str, str]:
     return {system["model_type"]: name for name, system in load_index()["systems"].items() if system["model_type"]}
 
 
-@functools.cache
-def task_aliases() -> dict[str, str]:
-    """Task of regard for pipeline names of Hugging Face and other common names."""
-    return {alias: task["task"] for task in load_index()["tasks"] for alias in task.get("aliases", ())}
-
-
-def resolve_task_name(name: str) -> str:
-    """Task of regard for a pipeline name such as `token-classification`; other names are returned unchanged."""
-    return task_aliases().get(name, name)
-
-
-def check_task(name: str) -> None:
-    """Raise an error for an unknown task."""
-    known = [task["task"] for task in load_index()["tasks"]]
-    if resolve_task_name(name) not in known:
-        raise UnknownNameError("task", name, known, TASK_ADVICE)
+def check_task(name: str) -> str:
+    """Task of this name, or of a pipeline name such as `token-classification`; raise an error for other names."""
+    rows = load_index()["tasks"]
+    for row in rows:
+        if name == row["task"] or name in row["aliases"]:
+            return str(row["task"])
+    raise UnknownNameError("task", name, (row["task"] for row in rows), TASK_ADVICE)
 
 
 def list_rows(
@@ -69,13 +61,12 @@ def list_rows(
         raise UnknownNameError("group of settings", group, groups)
     system: str | None = None
     if model is not None:
-        if resolve_preset_name(model) not in presets():
+        if PRESET_ALIASES.get(model, model) not in presets():
             raise UnknownNameError("preset", model, presets(), PRESET_ADVICE)
-        model = resolve_preset_name(model)
+        model = PRESET_ALIASES.get(model, model)
         system = presets()[model]
     if task is not None:
-        check_task(task)
-        task = resolve_task_name(task)
+        task = check_task(task)
     systems = [(name, one) for name, one in load_index()["systems"].items() if system in (None, name)]
     able = [(name, one) for name, one in systems if task is None or task in one["tasks"]]
     if kind == "models":
@@ -126,82 +117,35 @@ def _setting_rows(group: str | None, model: str | None, system: str | None, task
     return list(rows.values())
 
 
+def help_text() -> str:
+    """Tasks with their columns, and settings with their defaults, for `help(regard.train)`."""
+    lines = ["Tasks, with the input and the columns of tables:"]
+    for row in load_index()["tasks"]:
+        lines.append(f"    {row['task']} ({row['reads']}: {', '.join(row['columns'])}): {row['about']}")
+    lines += ["", "Settings with general defaults, which presets change; fields of a model are settings model.NAME:"]
+    for row in load_index()["settings"]:
+        if row["system"] == "all":
+            lines.append(f"    {row['setting']}={row['default']}: {row['about']}")
+    return "\n".join(f"    {line}".rstrip() for line in lines)
+
+
 # -- names of other tools: a name in SYNONYMS is accepted; for a name in RELATED, the error names the setting to use
 
-_NAMES_ELSEWHERE = {
-    "train.lr": "learning_rate max_lr peak_lr base_lr",
-    "train.epochs": "num_train_epochs num_epochs max_epochs max_epoch",
-    "train.steps": "max_steps max_iters max_update num_steps train_steps total_steps",
-    "train.grad_accum": "gradient_accumulation_steps accumulate_grad_batches update_freq grad_accum_steps",
-    "train.grad_clip": "max_grad_norm gradient_clip_val clip_norm clip_grad",
-    "train.warmup_steps": "warmup warmup_ratio warmup_iters warmup_updates",
-    "train.lr_schedule": "lr_scheduler_type lr_scheduler scheduler sched",
-    "train.label_smoothing": "label_smoothing_factor smoothing",
-    "train.betas": "adam_betas",
-    "train.eps": "adam_epsilon adam_eps",
-    "train.weight_decay": "wd",
-    "train.ema_decay": "model_ema_decay",
-    "train.average_checkpoints": "average_last",
-    "train.patience": "early_stopping_patience",
-    "train.eval_every": "eval_steps eval_interval val_check_interval validate_interval_updates",
-    "train.log_every": "logging_steps log_interval",
-    "train.keep_checkpoints": "save_total_limit save_top_k keep_last_epochs",
-    "train.precision": "dtype",
-    "train.batch_tokens": "max_tokens",
-    "train.compile": "torch_compile",
-    "train.deterministic": "use_deterministic_algorithms",
-    "train.seed": "random_seed",
-    "train.packing": "pack",
-    "data.max_length": "max_len max_seq_length max_source_length",
-    "data.vocab_size": "vocabulary_size",
-    "data.tokenizer_type": "bpe",
-    "data.valid_fraction": "val_split valid_split test_size",
-    "data.mask_prob": "mlm_probability",
-    "data.num_workers": "workers dataloader_num_workers",
-    "model.image_size": "imgsz img_size",
-    "data.color_jitter": "jitter_color",
-    "data.random_erasing": "reprob",
-    "data.mixup": "mixup_alpha",
-    "data.stride": "doc_stride",
-    "decode.num_beams": "beam_size beam",
-    "decode.num_return_sequences": "nbest n",
-    "decode.length_penalty": "lenpen",
-    "decode.max_new_tokens": "max_tokens",
-    "decode.stop_strings": "stop",
-    "decode.repetition_penalty": "rep_pen",
-}
+_NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
 SYNONYMS = {
     f"{'data' if setting == 'model.image_size' else setting.partition('.')[0]}.{name}": setting
-    for setting, names in _NAMES_ELSEWHERE.items()
+    for setting, names in _NAMES["synonyms"].items()
     for name in names.split()
 }
 """Name in Hugging Face, fairseq, Lightning, timm, nanoGPT and others: setting of regard."""
+
+RELATED: dict[str, list[str]] = _NAMES["related"]  # Name elsewhere: the related setting of regard, and the difference.
 
 VALUES = {"decode.early_stopping": {"true": "always", "false": "heuristic"}}
 """Setting -> value in Hugging Face -> value in regard."""
 
 HINTS = {"train.warmup_ratio": "a value below 1 is a fraction of train.steps"}
 """Difference to mention when a synonym is accepted."""
-
-RELATED = {
-    "train.warmup_epochs": ("train.warmup_steps", "counted in steps"),
-    "train.adam_beta1": ("train.betas", "two values, 0.9,0.98"),
-    "train.beta2": ("train.betas", "two values, 0.9,0.98"),
-    "train.ema": ("train.ema_decay", "a decay such as 0.999"),
-    "train.early_stopping": ("train.patience", "a number of evaluations"),
-    "train.save_steps": ("train.eval_every", "each evaluation saves"),
-    "train.bf16": ("train.precision", "train.precision=bfloat16"),
-    "train.fp16": ("train.precision", "bfloat16 or float32"),
-    "train.amp": ("train.precision", "train.precision=bfloat16"),
-    "train.per_device_train_batch_size": ("train.batch_size", "images and point clouds; for text train.batch_tokens"),
-    "train.batch": ("train.batch_size", "images and point clouds; for text train.batch_tokens"),
-    "train.layer_decay": ("train.lr_overrides", "one rate per pattern"),
-    "data.block_size": ("model.max_length", "the context belongs to the model"),
-    "data.hflip": ("data.flip", "true or false"),
-    "data.random_crop": ("data.crop_scale", "minimum area fraction"),
-    "decode.greedy": ("decode.temperature", "decode.temperature=0"),
-}
-"""Name elsewhere: the related setting of regard, and the difference."""
 
 
 @functools.cache
@@ -216,11 +160,6 @@ PRESET_ALIASES = {
     "seq2seq-lstm": "rnn-sutskever",
 }
 """Presets by the name of their paper."""
-
-
-def resolve_preset_name(name: str) -> str:
-    """Preset of regard for the name of a paper; other names are returned unchanged."""
-    return PRESET_ALIASES.get(name, name)
 
 
 def resolve_setting(name: str, value: Any) -> tuple[str, Any]:
@@ -242,6 +181,8 @@ def resolve_setting(name: str, value: Any) -> tuple[str, Any]:
 DTYPES = ("float32", "bfloat16", "float16", "float64")  # Names of dtypes for computation.
 
 LAYOUTS = ("huggingface",)  # Export formats.
+
+LOCK_FILE = ".lock"  # File that a run in progress has locked.
 
 METADATA_FILE = "regard.json"  # File with the metadata of regard, in the same folder as config.json.
 
@@ -284,7 +225,7 @@ def _missing_folder_error(folder: Path) -> RegardError:
     """Error for a name that is not a folder: a preset, a name of the Hub, or a typo."""
     name, parent = str(folder), folder.parent
     on_hub = describe_hub_name(name)
-    if resolve_preset_name(name) in presets():
+    if PRESET_ALIASES.get(name, name) in presets():
         trained = "Train the preset with 'regard train', and pass the run folder."
         return RunError(
             f"{name} is a preset (random weights), not a folder. {trained}"
@@ -319,30 +260,10 @@ def absolute_folder(name: str) -> str:
 
 PREFIX = "hf:"
 
-SHORT_NAMES = {
-    **{name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "openai-gpt")},
-    "distilgpt2": "distilbert/distilgpt2",
-    **{
-        name: f"google-bert/{name}"
-        for name in (
-            "bert-base-uncased", "bert-base-cased", "bert-large-uncased", "bert-large-cased", "bert-base-chinese",
-            "bert-base-german-cased", "bert-base-multilingual-cased", "bert-base-multilingual-uncased",
-        )
-    },
-}  # fmt: skip
+SHORT_NAMES = {name: f"{owner}/{name}" for owner, names in _NAMES["repositories"].items() for name in names.split()}
 """Well-known names without an organization, and their repositories."""
 
-UNSUPPORTED = {
-    "roberta": ("roberta-base", "roberta-large", "distilroberta-base"),
-    "xlm-roberta": ("xlm-roberta-base", "xlm-roberta-large"),
-    "distilbert": ("distilbert-base-uncased", "distilbert-base-cased", "distilbert-base-multilingual-cased"),
-    "albert": ("albert-base-v2", "albert-large-v2"),
-    "electra": ("electra-small-discriminator", "electra-base-discriminator"),
-    "camembert": ("camembert-base",),
-    "xlnet": ("xlnet-base-cased",),
-    "t5": ("t5-small", "t5-base", "t5-large", "flan-t5-small", "flan-t5-base", "flan-t5-large"),
-    "bart": ("bart-base", "bart-large", "bart-large-cnn", "bart-large-mnli"),
-}
+UNSUPPORTED = {kind: names.split() for kind, names in _NAMES["unsupported"].items()}
 """Unsupported architectures (`model_type`), and names of well-known models."""
 
 LOCAL_FOLDERS = ("runs", "models", "checkpoints", "data", "out", "output", "outputs", "results")
@@ -381,7 +302,7 @@ def describe_hub_name(name: str) -> str:
 
 def check_preset(name: str) -> None:
     """Raise an error for an unknown preset, with advice for a name of the Hub."""
-    if resolve_preset_name(name) in presets():
+    if PRESET_ALIASES.get(name, name) in presets():
         return
     if advice := describe_hub_name(name):
         raise RegardError(advice)
@@ -435,19 +356,18 @@ def _download(repository: str, revision: str, patterns: Sequence[str]) -> Path:
         return Path(
             huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns))
         )
-    except errors.GatedRepoError as error:
-        problem = "access to this model is restricted. Request access on its page, then log in with 'hf auth login'."
-        raise RegardError(f"{name}: {problem}") from error
-    except errors.RevisionNotFoundError as error:
-        raise RegardError(f"{name}: the repository has no revision '{revision}'.") from error
-    except errors.RepositoryNotFoundError as error:
-        problem = "no such repository on the Hub, or a private one. For a private one, log in with 'hf auth login'."
-        raise RegardError(f"{name}: {problem}") from error
-    except errors.LocalEntryNotFoundError as error:
-        where = f"not in the cache ({constants.HF_HUB_CACHE}), or not complete"
-        problem = f"{where}, and the Hub cannot be reached (no connection, or HF_HUB_OFFLINE=1). Download the "
-        problem += f"model elsewhere with 'hf download {repository} --local-dir FOLDER' and pass FOLDER."
-        raise RegardError(f"{name}: {problem}") from error
     except Exception as error:  # network, proxy and disk errors have classes of other libraries
+        problems = {
+            errors.GatedRepoError: "access to this model is restricted. Request access on its page, then log in with "
+            "'hf auth login'.",
+            errors.RevisionNotFoundError: f"the repository has no revision '{revision}'.",
+            errors.RepositoryNotFoundError: "no such repository on the Hub, or a private one. For a private one, log in "
+            "with 'hf auth login'.",
+            errors.LocalEntryNotFoundError: f"not in the cache ({constants.HF_HUB_CACHE}), or not complete, and the Hub "
+            "cannot be reached (no connection, or HF_HUB_OFFLINE=1). Download the model elsewhere with "
+            f"'hf download {repository} --local-dir FOLDER' and pass FOLDER.",
+        }
         first = (str(error).strip().splitlines() or [""])[0]
-        raise RegardError(f"{name}: the download failed ({type(error).__name__}: {first}).") from error
+        failure = f"the download failed ({type(error).__name__}: {first})."
+        problem = next((text for kind, text in problems.items() if isinstance(error, kind)), failure)
+        raise RegardError(f"{name}: {problem}") from error

@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from regard.capabilities import is_fast_on
-from regard.config import as_dict, from_dict, override
+from regard.config import as_dict, checked, from_dict, override
+from regard.data.memory_tables import Frame, input_rows, table_inputs
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides, generation_keys, translate_generation_config
 from regard.errors import RegardError, RunError, SettingError, UnknownNameError, WeightsError
@@ -27,18 +28,24 @@ from regard.nn.blocks.block import SkipInit
 from regard.nn.kernels.linear import recheck_packed
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import find_preset
-from regard.systems.common.checkpoint import read_model_folder
+from regard.systems.common.checkpoint import read_model_folder, writing
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
-from regard.tasks.base import NO_OPTIONS, HeadOptions, require_tokenizer
-from regard.types import Batch, BodyOutput, DecoderInputs, Prediction, TextFields
-from regard.weights.tables import NameTable, matches, mismatch_error, read_checkpoint, write_safetensors
+from regard.tasks.base import NO_OPTIONS, HeadOptions, require_text, require_tokenizer, split_inputs
+from regard.threads import EvalMode
+from regard.training.distributed import check_device
+from regard.types import Batch, BodyOutput, Prediction
+from regard.weights.convert import add_bias, convert_tensors
+from regard.weights.tables import mismatch_error, read_checkpoint, write_safetensors
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from regard.explain import Explanation
     from regard.processors.image import ImageProcessor
     from regard.processors.palette import Palette
     from regard.processors.points import PointProcessor
+    from regard.types import SingleInput
 
 __all__ = ["LAYOUTS", "Model", "ModelSpec", "assemble", "build", "load", "save", "unsupported_by_layout"]
 
@@ -57,6 +64,11 @@ class ModelSpec:
 
 
 class Model(nn.Module):
+    """A model with a processor (tokenizer, image or point preprocessing) and a task, from `load`, `build` or `train`.
+
+    Texts, images and point clouds in, predictions out: `predict`, `stream`, `rank`, `explain`. Tensors in, tensors out:
+    `logits` (also the forward pass), `states`."""
+
     def __init__(self, body: nn.Module, spec: ModelSpec, processor: Any = None) -> None:
         """`processor`: converts samples into tensors; a tokenizer, or the preprocessing of images or points."""
         super().__init__()
@@ -72,6 +84,7 @@ class Model(nn.Module):
         self.notes: list[str] = []  # messages about ignored and newly initialized weights
         self.dtype_note = ""  # reason for a dtype other than the dtype of the file; empty if equal
         self.has_new_head = False  # True if the head was newly initialized, or is not built yet
+        self._eval_mode = EvalMode()
 
     @property
     def tokenizer(self) -> TextTokenizer | None:
@@ -80,13 +93,19 @@ class Model(nn.Module):
 
     @tokenizer.setter
     def tokenizer(self, text: TextTokenizer | None) -> None:
-        if text is None or self.task.input != "image" or not self.task.has_text:
+        if text is None or self.task.input != "image" or not self.objective.modality.has_text:
             self.processor = text
             return
         from regard.processors.image import CaptionProcessor, ImageProcessor
 
         pixels = self.processor.pixels if isinstance(self.processor, CaptionProcessor) else self.processor
         self.processor = CaptionProcessor(pixels, text) if isinstance(pixels, ImageProcessor) else text
+
+    def extra_repr(self) -> str:
+        count, parameter = sum(one.numel() for one in self.parameters()), next(self.parameters())
+        kind = str(parameter.dtype).removeprefix("torch.")
+        task = f"{self.task.name} ({self.task.input})"
+        return f"{self.spec.system.name}, task {task}, {count:,} parameters, {kind}, {parameter.device}"
 
     @property
     def device(self) -> torch.device:
@@ -102,12 +121,19 @@ class Model(nn.Module):
         token_types: Tensor | None = None,
         positions: Tensor | None = None,
         global_tokens: Tensor | None = None,
+        layers: Literal["all"] | None = None,
+        attentions: bool = False,
     ) -> BodyOutput:
-        """Output of the body for ids, pixels or points; `mask` is True for real positions of `inputs`."""
-        states: BodyOutput = self.body(
-            _batch(inputs, decoder_inputs, mask, decoder_mask, token_types, positions, global_tokens)
-        )
-        return states
+        """Output of the body for ids, pixels or points; `mask` is True for real positions of `inputs`.
+
+        `layers="all"`: with `hidden_states` of all layers, the embeddings first, as `output_hidden_states` of transformers;
+        encoder–decoders also have `encoder_hidden_states`. `attentions`: with the attention weights of all layers."""
+        function = self.body
+        if layers is not None or attentions:
+            from regard.tasks.tensor_inputs import run_recorded
+
+            function = functools.partial(run_recorded, self, layers, attentions)
+        return self._run(function, inputs, decoder_inputs, mask, decoder_mask, token_types, positions, global_tokens)
 
     def logits(
         self,
@@ -121,35 +147,68 @@ class Model(nn.Module):
         global_tokens: Tensor | None = None,
     ) -> Tensor:
         """Logits of the task: for every token, or of the head."""
-        batch = _batch(inputs, decoder_inputs, mask, decoder_mask, token_types, positions, global_tokens)
-        return self.objective.logits(self, batch)
+        function = functools.partial(self.objective.logits, self)
+        return self._run(function, inputs, decoder_inputs, mask, decoder_mask, token_types, positions, global_tokens)
 
     forward = logits
 
+    def _run(self, function: Callable[[Batch], Any], *tensors: Tensor | None) -> Any:
+        from regard.tasks.tensor_inputs import run
+
+        recheck_packed()
+        return run(self, function, *tensors)
+
     @overload
-    def predict(self, inputs: str | Mapping[str, Any], **settings: Any) -> Prediction: ...
-    @overload
-    def predict(self, inputs: Sequence[Any], **settings: Any) -> list[Prediction]: ...
     def predict(
-        self, inputs: str | Mapping[str, Any] | Sequence[Any], **settings: Any
+        self, inputs: SingleInput, *, columns: Mapping[str, str] | None = None, **settings: Any
+    ) -> Prediction: ...
+    @overload  # one input or several, depending on the task and on the rank of an array
+    def predict(
+        self,
+        inputs: tuple[Any, ...] | NDArray[Any] | Tensor,
+        *,
+        columns: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> Any: ...
+    @overload
+    def predict(
+        self, inputs: Iterable[Any] | Frame, *, columns: Mapping[str, str] | None = None, **settings: Any
+    ) -> list[Prediction]: ...
+    def predict(
+        self,
+        inputs: SingleInput | Iterable[Any] | Frame,
+        *,
+        columns: Mapping[str, str] | None = None,
+        **settings: Any,
     ) -> Prediction | list[Prediction]:
-        """One prediction for one input, a list for a list, in input order. `settings` are decode settings: num_beams=5,
-        …
+        """One prediction for one input, a list for a list, iterator or batch, in input order. `settings` are decode
+        settings: num_beams=5, …
 
         An input is a text, an image or a point cloud. classify also accepts a pair (a, b), choose {"context": …,
-        "choices": […]}, tag a tuple of words, qa (question, context), embed {"query": …, "corpus": […], "top_k": 5}."""
+        "choices": […]}, tag a tuple of words, qa (question, context), embed {"query": …, "corpus": […], "top_k": 5}.
+        An image is a path, the bytes of a file, an open file, an array or tensor of gray, RGB or RGBA pixels (H, W),
+        (H, W, C) or (C, H, W), or a Pillow image; an array of rank 4 is a batch. A point cloud is a path, the bytes of
+        a file, an open file, an array or tensor (N, 3 + features), or an object of trimesh; rank 3 is a batch.
+
+        A table gives a list with one prediction per row: a frame of pandas or polars, an Arrow table, a dataset of Hugging
+        Face, or a list of dicts if a dict is not an input of the task. `columns` renames columns: {"text": "review"}.
+
+        Raises InputTypeError or InputError for other inputs, DataError for unreadable files, SettingError for settings."""
         recheck_packed()
         decode = apply_overrides(self.spec.decode, settings)
-        objective = self.objective
-        single = objective.modality.is_single(inputs) or isinstance(inputs, objective.single_types)
-        with self._eval_mode():
-            answers = objective.predict(self, [inputs] if single else list(inputs), decode)
-        return answers[0] if single else answers
+        rows = input_rows(inputs, columns, Mapping in self.objective.single_types)
+        if rows is not None:
+            with table_inputs(self.task.reader, rows, columns) as items, self._eval_mode(self):
+                answers = self.objective.predict(self, items, decode)
+            return answers[0] if isinstance(inputs, Mapping) else answers
+        several = split_inputs(self.objective, inputs)
+        with self._eval_mode(self):
+            answers = self.objective.predict(self, [inputs] if several is None else several, decode)
+        return answers[0] if several is None else answers
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
         """Yield the output of `predict` in parts during generation; a part never splits a character."""
-        if not isinstance(prompt, str):
-            raise RegardError("stream() takes one text. For a list use predict().")
+        require_text(prompt, "one text; for a list use predict()")
         if not self.objective.streams:
             raise RegardError(f"Task '{self.task.name}' does not support streaming.")
         objective: Any = self.objective
@@ -157,21 +216,10 @@ class Model(nn.Module):
         parts = objective.stream(self, prompt, apply_overrides(self.spec.decode, settings))
 
         def in_eval_mode() -> Iterator[str]:
-            with self._eval_mode():
+            with self._eval_mode(self):
                 yield from parts
 
         return in_eval_mode()
-
-    @contextmanager
-    def _eval_mode(self) -> Iterator[None]:
-        training = self.training
-        if training:
-            self.eval()
-        try:
-            yield
-        finally:
-            if training:
-                self.train()
 
     def rank(self, prompt: str, choices: Sequence[str]) -> Prediction:
         """The most likely of several continuations, with probabilities."""
@@ -179,13 +227,15 @@ class Model(nn.Module):
         objective: Any = self.objective
         if not objective.ranks:
             raise RegardError(f"Task '{self.task.name}' cannot rank choices. {objective.rank_advice}")
-        with self._eval_mode():
+        with self._eval_mode(self):
             return objective.rank(self, prompt, choices)
 
     def explain(self, source: Any, target: str | None = None, *, at: Any = None) -> Explanation:
         """Attention of each layer and head for the prediction, or for `target`. `at` selects one query: a pixel (row,
         column) of the preprocessed image, or a point by index or as (x, y, z)."""
-        return explain(self, source, target, at)
+        split_inputs(self.objective, source, single=True)
+        with self._eval_mode(self):
+            return explain(self, source, target, at)
 
     def weights(self) -> dict[str, Tensor]:
         """Weights by native names, with the prefix `head.` for the head."""
@@ -219,32 +269,46 @@ class Model(nn.Module):
             self.require_image_processor()
         if self.task.input == "points":
             self.require_point_processor()
-        if self.task.has_text:
+        if self.objective.modality.has_text:
             require_tokenizer(self)
         return self.processor
 
-    def save(self, folder: str | Path, metadata: dict[str, Any] | None = None) -> Path:
-        """Save a folder for `regard.load`, in Hugging Face format if supported."""
-        folder = Path(folder)
-        _write_folder(self, folder, native=True)
-        own: dict[str, Any] = {"format": FORMAT, "system": self.spec.system.name, "task": self.task.name}
-        options = self.spec.options
-        own |= {"model": as_dict(self.config), "labels": list(options.labels), "head_options": options.as_dict()}
-        write_json(folder / METADATA_FILE, {**own, "decode": as_dict(self.spec.decode), **(metadata or {})})
-        return folder
+    @checked
+    def save(self, folder: str | os.PathLike[str], metadata: dict[str, Any] | None = None) -> Path:
+        """Save a folder for `regard.load`, in Hugging Face format if supported. A run passes its `metadata`."""
+        with writing(folder) if metadata is None else nullcontext(Path(folder)) as path:
+            _write_folder(self, path, native=True)
+            write_json(path / METADATA_FILE, model_metadata(self.spec) | (metadata or {}))
+        return path
 
 
-def _batch(
-    inputs: Tensor, decoder_inputs: Tensor | None, mask: Any, decoder_mask: Any, types: Any, positions: Any, marked: Any
-) -> Batch:
-    """Batch of the arguments of `Model.states`."""
-    recheck_packed()
-    decoder = None if decoder_inputs is None else DecoderInputs(decoder_inputs, decoder_mask)
-    return Batch(inputs, mask, positions, decoder=decoder, text=TextFields(types, marked))
+def model_metadata(spec: ModelSpec) -> dict[str, Any]:
+    """Contents of regard.json that describe a model."""
+    # labels have a separate key, and the pooling has files
+    hidden, options = ("labels", "pooling"), as_dict(spec.options)
+    changed = {n: value for n, value in options.items() if n not in hidden and value != getattr(NO_OPTIONS, n)}
+    return {
+        "format": FORMAT,
+        "system": spec.system.name,
+        "task": spec.task.name,
+        "model": as_dict(spec.config),
+        "labels": list(spec.options.labels),
+        "head_options": changed,
+        "decode": as_dict(spec.decode),
+    }
 
 
+@checked
 def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **overrides: Any) -> Model:
-    """A model with random weights from a preset; `overrides` are config fields: build("transformer-tiny", depth=2)."""
+    """A model with random weights from a preset.
+
+    name       preset, see `regard list presets`
+    device     auto, cpu, cuda, mps, or meta for shapes without memory
+    task       task of the head; default: first task of the system
+    overrides  fields of the config: build("transformer-tiny", depth=2)
+
+    Raises UnknownNameError, SettingError or InputTypeError, subclasses of `regard.RegardError`."""
+    device = check_device(device)
     system, preset = find_preset(name)
     chosen = find_task(task or system.tasks[0], system.modality)
     overrides = system.part.resolve(preset.config, overrides) if system.part else overrides
@@ -265,18 +329,44 @@ def assemble(spec: ModelSpec, processor: Any = None, device: str | torch.device 
         return Model(spec.system.build(spec.config), spec, processor)
 
 
+@checked
 def load(
-    folder: str | Path,
+    folder: str | os.PathLike[str],
     *,
     task: str | None = None,
     dtype: torch.dtype | str | None = None,
     device: str | torch.device = "cpu",
 ) -> Model:
-    """Load a run folder or a Hugging Face checkpoint (config.json, model.safetensors, optional tokenizer.json).
+    """Load a run folder or a Hugging Face checkpoint (config.json, model.safetensors, optional tokenizer.json), in
+    evaluation mode.
 
-    `dtype` is a dtype, its name, or "stored" for the dtype of the file. Default: the dtype of the file, except on CPUs
-    with slow half-precision matrix products, where float32 is used, with a note in `model.dtype_note`."""
-    folder = local_folder(folder)
+    folder  path, or hf:ORG/NAME for a model of the Hugging Face Hub
+    task    task, if another one than the task of the folder; its head is new
+    dtype   a dtype, its name, or "stored" for the dtype of the file. Default: the dtype of the file, except on CPUs with
+            slow half-precision matrix products, where float32 is used, with a note in `model.dtype_note`
+    device  auto, cpu, cuda or mps
+
+    Raises RunError, WeightsError, DataError, SettingError or InputTypeError, subclasses of `regard.RegardError`."""
+    device = check_device(device)
+    if isinstance(dtype, str) and dtype not in ("stored", *DTYPES):
+        raise UnknownNameError("dtype", dtype, DTYPES)
+    if isinstance(dtype, torch.dtype) and not dtype.is_floating_point:
+        raise SettingError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype}.")
+    model = _load_stored(local_folder(folder), task)
+    stored = next(model.parameters()).dtype
+    if dtype is None and stored.itemsize == 2 and not is_fast_on(stored, device):
+        dtype, name = torch.float32, str(stored).removeprefix("torch.")
+        size = 4 * sum(p.numel() for p in model.parameters()) / 2**20
+        model.dtype_note = (
+            f"note: computing in float32 ({size:,.0f} MiB of weights, twice the file size): this CPU has no fast {name}. "
+            f"--dtype {name} (Python: dtype='{name}') needs less memory and more time."
+        )
+    named = stored if dtype in (None, "stored") else dtype
+    return model.to(device=device, dtype=getattr(torch, named) if isinstance(named, str) else named).eval()
+
+
+def _load_stored(folder: Path, task: str | None) -> Model:
+    """Model with the dtype of the file."""
     system, config, tensors, ours, published, own = read_model_folder(folder)
     made_for = own.get("task") or system.published.infer_task(published, system.tasks[0])
     chosen = find_task(task or made_for, system.config.modality)
@@ -287,11 +377,14 @@ def load(
         for key, value in system.published.fixed_head_keys.get(chosen.name, {}).items():
             if published.get(key, value) != value:
                 raise WeightsError(f"config.json: {key}={published[key]!r} is not supported. Supported: {value!r}.")
-        options = HeadOptions.from_dict(own.get("head_options", {}), own.get("labels", ()))
+        saved = {**own.get("head_options", {}), "labels": own.get("labels", ())}
+        options = from_dict(HeadOptions, saved, "head_options.")
         if not own and objective.has_labels:
-            options = objective.options.load(
-                HeadOptions(_published_labels(system.published.names, published, tensors)), folder, published
-            )
+            names = map(system.published.names.published_names, ("head.classes.weight", "head.tags.weight"))
+            head = next((tensors[name] for several in names for name in several if name in tensors), ())
+            known = {int(number): str(name) for number, name in (published.get("id2label") or {}).items()}
+            labels = tuple(known.get(number, f"LABEL_{number}") for number in range(len(head)))
+            options = objective.options.load(HeadOptions(labels), folder, published)
         pad_id = published.get("pad_token_id")
     if not objective.has_labels:
         options = objective.options.load(options, folder)
@@ -323,8 +416,7 @@ def load(
     model.load_weights({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in frozen)
-    model.dtype_note, chosen_dtype = choose_dtype(model, dtype, torch.device(device))
-    return model.to(device=device, dtype=chosen_dtype).eval()
+    return model
 
 
 def reload_weights(model: Model, folder: Path) -> None:
@@ -334,47 +426,6 @@ def reload_weights(model: Model, folder: Path) -> None:
         _, tensors = model.spec.system.published.from_published(model.config, tensors)
     model.load_weights(convert_tensors(model, tensors, native, same_task=True))
     model.spec = replace(model.spec, source=str(folder))
-
-
-def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.device) -> tuple[str, torch.dtype]:
-    """A note (or an empty string) and the dtype for computation: the given dtype, or the dtype of the weights if fast."""
-    stored = next(model.parameters()).dtype
-    if isinstance(dtype, torch.dtype):
-        return "", dtype
-    if dtype is not None and dtype not in ("stored", *DTYPES):
-        raise UnknownNameError("dtype", dtype, DTYPES)
-    if dtype is not None:
-        return "", stored if dtype == "stored" else getattr(torch, dtype)
-    if stored.itemsize != 2 or is_fast_on(stored, device):
-        return "", stored
-    name, size = str(stored).removeprefix("torch."), 4 * sum(p.numel() for p in model.parameters()) / 2**20
-    note = (
-        f"note: computing in float32 ({size:,.0f} MiB of weights, twice the file size): this CPU has no fast {name}. "
-        f"--dtype {name} (Python: dtype='{name}') needs less memory and more time."
-    )
-    return note, torch.float32
-
-
-# -- tensors and settings of a checkpoint
-
-UNUSED_WEIGHTS = "Not used:"  # Start of a note about weights in the file without a counterpart in the model.
-
-HEAD_DESCRIPTIONS = {
-    "seq_relationship": "next-sentence prediction", "follows": "next-sentence prediction", "predictions": "masked tokens",
-    "words": "masked tokens", "lm_head": "language modeling", "classifier": "classes", "score": "classes", "classes": "classes",
-    "tags": "tags", "choice": "choices", "qa_outputs": "answers", "ends": "answers", "pooler": "pooling",
-}  # fmt: skip
-"""Purpose of head tensors, by a component of the tensor name."""
-
-
-def _published_labels(names: NameTable, published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Class names from `id2label`, or LABEL_0, LABEL_1, … if missing; empty without a classification head."""
-    heads = [name for ours in ("head.classes.weight", "head.tags.weight") for name in names.published_names(ours)]
-    found = next((tensors[name] for name in heads if name in tensors), None)
-    if found is None:
-        return ()
-    named = {int(number): str(name) for number, name in (published.get("id2label") or {}).items()}
-    return tuple(named.get(number, f"LABEL_{number}") for number in range(len(found)))
 
 
 def _published_decode(folder: Path, published: Mapping[str, Any], config: Any, task: Task) -> DecodeSettings | None:
@@ -407,108 +458,52 @@ def _published_decode(folder: Path, published: Mapping[str, Any], config: Any, t
         raise RunError(f"{path}: {error}") from error
 
 
-def convert_tensors(model: Model, tensors: dict[str, Tensor], native: bool, same_task: bool) -> dict[str, Tensor]:
-    """Tensors by native names. All tensors of the body are required. If the checkpoint is for another task, its head is
-    ignored and a new head is initialized, both with a note."""
-    names, tensors = model.spec.system.published.names, dict(tensors)
-    own_name = (lambda name: [name]) if native else names.published_names
-    for name, part in () if model.head is None else model.head.named_modules():
-        if isinstance(part, nn.Linear) and part.bias is None:  # decoder heads have no bias by default
-            found = [file_name for file_name in own_name(f"head.{name}.bias") if file_name in tensors]
-            if any(bool(tensors[file_name].any()) for file_name in found):
-                part.bias = nn.Parameter(torch.zeros_like(part.weight[:, 0]))
-            else:  # a bias of zeros has no effect
-                tensors = {file_name: tensor for file_name, tensor in tensors.items() if file_name not in found}
-    wanted = list(model.weights())
-    new = [
-        name
-        for name in wanted
-        # heads of two tasks may have the same name: never load the head of another task
-        if (name.startswith("head.") and not same_task)
-        or (matches(names.optional, name) and not set(own_name(name)) <= tensors.keys())
-    ]
-    wanted = [name for name in wanted if name not in new]
-    if native:
-        foreign = [
-            name
-            for name in tensors
-            if name not in wanted and ((name.startswith("head.") and not same_task) or matches(names.optional, name))
-        ]
-        read = {name: tensor for name, tensor in tensors.items() if name not in foreign}
-    else:
-        read, foreign = names.read(tensors, wanted)
-    if foreign:
-        model.notes.append(f"{UNUSED_WEIGHTS} {_describe_heads(foreign)} (of another task).")
-    if model.head is None and model.objective.has_labels:
-        model.notes.append("The model has no classification head yet: no classes are defined.")
-        model.has_new_head = True
-    return read | _init_missing(model, new, read) if new else read
-
-
-def _describe_heads(names: Sequence[str]) -> str:
-    """Names of up to two tensors, or the purpose of more tensors."""
-    if len(names) < 3:
-        return ", ".join(names)
-    kinds = {
-        next((kind for word, kind in HEAD_DESCRIPTIONS.items() if word in name.split(".")), name) for name in names
-    }
-    return f"the head for {' and '.join(sorted(kinds))} ({len(names)} tensors)"
-
-
-def _init_missing(model: Model, new: Sequence[str], read: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Initial values of missing tensors: the initialization of the task for heads, otherwise N(0, 0.02), or 0 for
-    vectors."""
-    widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in read.values()})
-    fresh = None if model.head is None else model.objective.head(model.config, model.spec.options)
-    heads = {} if fresh is None else {f"head.{name}": tensor for name, tensor in fresh.state_dict().items()}
-    made = {}
-    for name in new:
-        shape = model.weights()[name].shape
-        tensor = heads.get(name)
-        if tensor is None:
-            tensor = torch.zeros(shape) if len(shape) == 1 else torch.normal(0.0, 0.02, tuple(shape))
-        made[name] = tensor.to(widest)
-        if len(shape) > 1:
-            sizes = " x ".join(map(str, shape))
-            model.notes.append(f"Random weights: {name} ({sizes}), missing in the file.")
-    model.has_new_head = model.has_new_head or any(name in heads for name in new)
-    return made
-
-
-def add_bias(head: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Create the absent biases that occur in the tensors of a checkpoint."""
-    for name, part in head.named_modules():
-        if isinstance(part, nn.Linear) and part.bias is None and f"{name}.bias" in tensors:
-            part.bias = nn.Parameter(torch.zeros_like(part.weight[:, 0]))
-
-
 # -- saving
 
 
-def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
-    """Save in Hugging Face format: config.json, model.safetensors and, if available, tokenizer.json."""
+@checked
+def save(model: Model, folder: str | os.PathLike[str], layout: str = "huggingface") -> Path:
+    """Save `model` in Hugging Face format: config.json, model.safetensors and, if available, tokenizer.json.
+
+    folder  new folder, or folder of a saved model, which is replaced
+    layout  format: huggingface
+
+    Raises WeightsError if the format does not support the model, and RunError if the folder has other content."""
     if layout not in LAYOUTS:
         raise UnknownNameError("layout", layout, LAYOUTS)
-    _write_folder(model, Path(folder), native=False)
-    return Path(folder)
+    with writing(folder) as path:
+        return _write_folder(model, path, native=False)
 
 
 def unsupported_by_layout(model: Model) -> str:
     """Reason why the Hugging Face format does not support the model; empty if supported."""
-    system, task = model.spec.system, model.task.name
-    if reason := system.unsupported_by_layout(model.config) or model.objective.options.unsupported(model.spec.options):
+    system, task, rules = model.spec.system, model.task.name, model.objective.options
+    layout = system.published
+    if not layout.model_type:
+        return (
+            "This system has no Hugging Face equivalent. Save the model in regard's native format with "
+            "model.save(folder), as 'regard train' does; regard.load() reads that format."
+        )
+    found = {name: getattr(model.config, name) for name in layout.required}
+    if reason := layout.check_layout(model.config):
         return reason
-    if model.head is not None and task not in system.published.head_architectures:
+    if found != layout.required:
+        *others, last = (f"model.{name}={value}" for name, value in found.items())
+        listed = f"{', '.join(others)} and {last}" if others else last
+        return f"Hugging Face format for {layout.requirement}; this model has {listed}."
+    if reason := rules.export(model.spec.options, model.config).unsupported:
+        return reason
+    if model.head is not None and task not in layout.head_architectures:
         return f"The Hugging Face format of {system.name} has no head for task '{task}'."
     return ""
 
 
-def _write_folder(model: Model, folder: Path, native: bool) -> None:
+def _write_folder(model: Model, folder: Path, native: bool) -> Path:
     """Write weights, config and processor in Hugging Face format. For models that the format does not support, use the
     names of regard if `native`, otherwise raise an error."""
-    spec, options = model.spec, model.objective.options
-    published, tensors = spec.system.published, model.weights()
-    reason = unsupported_by_layout(model)
+    spec, tensors = model.spec, model.weights()
+    published, reason = spec.system.published, unsupported_by_layout(model)
+    exported = model.objective.options.export(spec.options, spec.config)
     if reason and not native:
         raise WeightsError(reason)
     config: dict[str, Any] = {"model_type": "regard", "system": spec.system.name}
@@ -519,7 +514,7 @@ def _write_folder(model: Model, folder: Path, native: bool) -> None:
         if spec.options.labels and model.objective.has_labels and model.head is not None:
             named = {str(number): label for number, label in enumerate(spec.options.labels)}
             config |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
-            config |= options.export(spec.options)
+            config |= exported.keys
             if model.task.input == "text":
                 from regard.tasks.modality.text import pad_id
 
@@ -531,8 +526,9 @@ def _write_folder(model: Model, folder: Path, native: bool) -> None:
     os.replace(aside, folder / "model.safetensors")
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     write_json(folder / "config.json", {**config, "dtype": dtype})
-    for name, value in options.export_files(spec.options, spec.config).items():
+    for name, value in exported.files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_json(folder / name, value)
     if model.processor is not None:
         model.objective.modality.save_processor(model.processor, spec.config, folder, export=True)
+    return folder

@@ -6,12 +6,35 @@ Traits      properties of a config     Body               base class of all netw
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+
+from regard.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    import os
+
+    from PIL.Image import Image
+
+    from regard.data.points.cloud import PointCloud
+
+    SingleInput = (
+        str
+        | bytes
+        | bytearray
+        | memoryview
+        | os.PathLike[str]
+        | BinaryIO
+        | Mapping[str, Any]
+        | Image
+        | PointCloud
+        | None
+    )
+    """One input of `Model.predict`; arrays and tuples may also be several inputs."""
 
 
 class TensorFields:
@@ -47,10 +70,12 @@ class Packing(TensorFields):
         """Document index of each position; empty documents have no positions."""
         return torch.searchsorted(self.starts, positions.contiguous(), right=True) - 1
 
-    def positions(self, length: int) -> Tensor:
-        """(1, length): positions, counted from the start of each document."""
+    def positions(self, length: int, most: int | None = None) -> Tensor:
+        """(1, length): positions, counted from the start of each document, below `most`: padding after the last document
+        may be longer than any document."""
         at = torch.arange(length, device=self.starts.device)[None]
-        return at - self.starts[self.document_ids(at)]
+        positions = at - self.starts[self.document_ids(at)]
+        return positions if most is None else positions.clamp(0, most - 1)
 
 
 @dataclass(frozen=True)
@@ -162,7 +187,11 @@ class BodyOutput:
 
     sequence: Tensor  # (B, L, D) final hidden states
     pooled: Tensor | None = None  # (B, D) pooled output, if the system has a pooler
-    hidden_states: tuple[Tensor, ...] = ()  # hidden states of the requested layers
+    hidden_states: tuple[Tensor, ...] = ()
+    """hidden states of the requested layers; if all layers are requested, the embeddings are first"""
+    encoder_hidden_states: tuple[Tensor, ...] = ()
+    """hidden states of all layers of the encoder, if `hidden_states` are states of a decoder"""
+    attentions: AttentionRecords | None = None  # attention weights of all layers, if requested
     cross_states: Tensor | None = None  # (B, S, D) keys and values of cross-attention
     act_steps: Tensor | None = None
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
@@ -221,17 +250,46 @@ class Traits:
     optional_lm_head: bool = False  # the config has the field `lm_head`
 
 
-@dataclass(frozen=True)
+def shorten(value: Any, width: int = 100) -> str:
+    """`repr` of a value in one line, at most `width` characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+@dataclass(frozen=True, repr=False)
 class Prediction:
-    """Prediction of a task; `value` is plain Python, so that JSON, pages and the terminal show the same content."""
+    """Prediction of a task; `value` is plain Python, so that JSON, pages and the terminal show the same content.
+
+    value   output: text, class, list of labels or tags, embedding, fractions of classes, …
+    score   log-probabilities of generated outputs, else probabilities or cosines, best first
+    tokens  generated tokens, predicted words, or the words of a sentence
+    extra   further results by name:
+
+    translate, algorithmic, caption  token_ids, logprobs, finish_reason, alternatives
+    lm                               token_ids, logprobs, finish_reason, alternatives, prompt; of `rank`: prompt, choices
+    mlm                              masks
+    classify                         probabilities, truncated
+    tag                              text, words, offsets, entities, scheme
+    qa                               question, answers, start, null_score_diff
+    choose                           prompt, choices, index, truncated
+    embed                            hits, truncated
+    segment                          labels, class_values; images: mask, image; points: classes, probabilities, cloud, file, up
+    depth                            depth, image, unit
+    draw                             images, given, rows, bits_per_pixel
+
+    Models with adaptive computation time add act_steps. The guides in docs/tasks describe each key, also of evaluations."""
 
     value: Any
     score: tuple[float, ...] = ()
     tokens: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        score = ", ".join(f"{number:.4g}" for number in self.score[:4]) + ", …" * (len(self.score) > 4)
+        return f"Prediction(value={shorten(self.value)}, score=({score}), extra: {', '.join(self.extra) or 'none'})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class AttentionRecord:
     """Attention weights (B, H, Q, K) of one call, with key indices of the columns (None: column k is key k)."""
 
@@ -241,12 +299,18 @@ class AttentionRecord:
     query_index: Tensor | None = None
     """(B, Q) query index of each row, -1 for rows without a query; None: row q is query q"""
 
+    def __repr__(self) -> str:
+        return f"AttentionRecord({self.name!r}, weights of shape {tuple(self.weights.shape)})"
 
-@dataclass
+
+@dataclass(repr=False)
 class AttentionRecords:
     """Recorded attention weights, in call order."""
 
     records: list[AttentionRecord] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"AttentionRecords({len(self.records)} records of {len(self.names())} modules: {shorten(self.names())})"
 
     def names(self) -> list[str]:
         return list(dict.fromkeys(look.name for look in self.records))
@@ -255,6 +319,6 @@ class AttentionRecords:
         """Weights of one attention module; decoding steps are concatenated along the queries and padded with 0."""
         parts = [look.weights for look in self.records if look.name == name]
         if not parts:
-            raise KeyError(f"nothing was seen of '{name}'; there is {self.names()}")
+            raise UnknownNameError("attention module", name, self.names())
         widest = max(part.shape[-1] for part in parts)
         return torch.cat([torch.nn.functional.pad(part, (0, widest - part.shape[-1])) for part in parts], dim=-2)

@@ -18,8 +18,7 @@ from conftest import TWELVE, Pairs, rows, same_tensors, stopped_in, train_tiny, 
 from oracle import kernel_name
 from regard import capabilities
 from regard.decode.search import search
-from regard.decode.searches import SearchInputs
-from regard.decode.searches import plain_search as run_plain_search
+from regard.decode.searches import SearchInputs, plain_search
 from regard.decode.settings import DecodeSettings
 from regard.nn.attention.masks import AttentionMask, Causal, Full, PackedDocuments, Padding, SlidingWindow
 from regard.nn.blocks.block import FeedForward, TokenEmbedding
@@ -39,8 +38,8 @@ STARTS = Packing(torch.tensor([0, 5, 6, 40, 64]), 64)
 OTHERS = Packing(torch.tensor([0, 9, 12, 50, 80]), 64)
 
 
-def heads(length: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
-    made = torch.randn(1, 4, length, 32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def heads(length: int, seed: int, dtype: torch.dtype, rows: int = 1) -> torch.Tensor:
+    made = torch.randn(rows, 4, length, 32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return made.to("cuda", dtype).requires_grad_()
 
 
@@ -65,34 +64,29 @@ def equals_plain_attention(kernel: Any, qkv: Any, rule: AttentionMask, floor: fl
     agree([got, *(x.grad for x in qkv)], [wanted, *(x.grad for x in exact)], floor=floor)
 
 
-FORMS = [(form, few) for form in ("same", "causal", "cross") for few in (False, True)]
+FORMS = [
+    *((form, kernel, torch.bfloat16) for form in ("same", "causal", "cross") for kernel in ("varlen", "varlen_short")),
+    *((form, "varlen", torch.bfloat16) for form in ("window", "causal window")),
+    *((f"band {band}", "varlen", dtype) for band in (1, 5, 63) for dtype in (torch.float16, torch.bfloat16)),
+]
 """The kernel for short documents does not support windows."""
 
 
-@pytest.mark.parametrize(("form", "few"), [*FORMS, ("window", False), ("causal window", False)])
-def test_packed_rows_equal_plain_attention_forward_and_backward(form: str, few: bool) -> None:
+@pytest.mark.parametrize(("form", "kernel", "dtype"), FORMS)
+def test_varlen_kernels_equal_plain_attention_forward_and_backward(form: str, kernel: str, dtype: torch.dtype) -> None:
     own, other = on_cuda(STARTS), on_cuda(OTHERS)
-    keys_length = 80 if form == "cross" else 64
-    rule: AttentionMask = PackedDocuments(own, other if form == "cross" else own)
-    rule = {
-        "causal": rule & Causal(),
-        "window": SlidingWindow(3, 2) & rule,
-        "causal window": Causal() & rule & SlidingWindow(4, 9),
-    }.get(form, rule)
-    q, k, v = (heads(n, seed, torch.bfloat16) for n, seed in ((64, 1), (keys_length, 2), (keys_length, 3)))
-    assert kernel_name(q, k, rule, None, 0.0, False) == ("varlen" if "window" in form else "varlen_short")
-    equals_plain_attention(dispatch.varlen_short if few else dispatch.varlen, (q, k, v), rule)
-
-
-@pytest.mark.parametrize("band", [1, 5, 63])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rows_under_a_band_equal_plain_attention_forward_and_backward(band: int, dtype: torch.dtype) -> None:
-    rule = Causal() & SlidingWindow(band - 1, 0)
-    q, k, v = (
-        torch.cat([heads(64, seed, dtype), heads(64, seed + 3, dtype)]).detach().requires_grad_() for seed in (1, 2, 3)
-    )
-    assert kernel_name(q, k, rule, None, 0.0, False) == "varlen"
-    equals_plain_attention(dispatch.varlen, (q, k, v), rule, floor=1e-3)
+    packed = PackedDocuments(own, other if form == "cross" else own)
+    rule: AttentionMask = {
+        "causal": packed & Causal(),
+        "window": SlidingWindow(3, 2) & packed,
+        "causal window": Causal() & packed & SlidingWindow(4, 9),
+        **{f"band {band}": Causal() & SlidingWindow(band - 1, 0) for band in (1, 5, 63)},
+    }.get(form, packed)
+    rows, keys_length = 2 if form.startswith("band") else 1, 80 if form == "cross" else 64
+    q, k, v = (heads(n, seed, dtype, rows) for n, seed in ((64, 1), (keys_length, 2), (keys_length, 3)))
+    chosen = "varlen" if "window" in form or "band" in form else "varlen_short"
+    assert kernel_name(q, k, rule, None, 0.0, False) == chosen
+    equals_plain_attention(getattr(dispatch, kernel), (q, k, v), rule, floor=1e-3 if rows == 2 else 0.0)
 
 
 @pytest.mark.parametrize("determined", [False, True])
@@ -169,34 +163,6 @@ def test_a_deterministic_run_resumes_bit_for_bit(few: Path, tmp_path: Path) -> N
     same_tensors(tmp_path / "whole/model.safetensors", tmp_path / "halved/model.safetensors")
 
 
-def plain_search(model: Any, batch: Batch, limits: torch.Tensor, settings: DecodeSettings) -> Any:
-    rows = np.arange(len(limits))
-    with torch.inference_mode():
-        return run_plain_search(SearchInputs(model.body, batch, model.config.eos_id, limits, settings, rows))
-
-
-SEARCHES: list[dict[str, Any]] = [
-    {}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 2},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("changes", SEARCHES)
-def test_a_captured_search_equals_a_plain_search(changes: dict[str, Any]) -> None:
-    model, settings = tiny("transformer").cuda(), DecodeSettings(**changes)
-    random = torch.Generator().manual_seed(1)
-    x = torch.randint(3, model.config.vocab_size, (5, 7), generator=random).cuda()
-    batch = Batch(
-        x, torch.tensor([7, 3, 5, 1, 7]).cuda(), decoder=DecoderInputs(torch.full((5, 1), model.config.bos_id).cuda())
-    )
-    limits = torch.tensor([9, 4, 12, 1, 20])
-    right = plain_search(model, batch, limits, settings)
-    for _ in range(2):  # captured, then replayed
-        ours = search(model.body, batch, model.config.eos_id, limits, settings)
-        assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
-        for mine, theirs in zip(ours, right, strict=True):
-            assert [f.score for f in mine] == pytest.approx([f.score for f in theirs], rel=1e-9)
-
-
 def test_a_graph_follows_weights_that_change_in_place() -> None:
     model, settings = tiny("transformer").cuda(), DecodeSettings()
     batch = Batch(
@@ -209,7 +175,9 @@ def test_a_graph_follows_weights_that_change_in_place() -> None:
             parameter.mul_(-1.3)
     after = search(model.body, batch, model.config.eos_id, limits, settings)
     assert after[0][0].log_probs != before[0][0].log_probs
-    assert [f[0].tokens for f in after] == [f[0].tokens for f in plain_search(model, batch, limits, settings)]
+    with torch.inference_mode():
+        right = plain_search(SearchInputs(model.body, batch, model.config.eos_id, limits, settings, np.arange(2)))
+    assert [f[0].tokens for f in after] == [f[0].tokens for f in right]
 
 
 # -- loss with a large vocabulary

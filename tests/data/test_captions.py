@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from data_files import parquet, refused
-from regard.cli import main
-from regard.data.images.captions import CaptionedImage, iterate_captions, parse_splits, read_captions
+from regard.data.images.captions import CAPTIONED, CaptionedImage, parse_splits, read_captions
 from regard.data.text.tables import SkippedRow
 from regard.errors import RegardError
 
@@ -29,7 +28,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def samples(entry: Path | str, **columns: str) -> dict[str, list[str]]:
-    found = list(iterate_captions([str(entry)], columns or None))
+    found = list(CAPTIONED.samples([str(entry)], columns or None))
     assert all(isinstance(item, CaptionedImage) for item in found)
     return {Path(item.source).name: list(item.captions) for item in found if isinstance(item, CaptionedImage)}
 
@@ -117,6 +116,7 @@ def test_a_folder_is_recognized_by_its_file_and_a_split_by_its_name(place: Path)
     assert samples(f"{place}/captions.jsonl#train+test") == SAID
     refused("--valid", samples, place)
     refused("'trian'", samples, f"{place}#trian")
+    refused(r"Did you mean 'captions\.jsonl'", samples, place / "caption.jsonl")
     (place / "odd#name.jsonl").write_text((place / "captions.jsonl").read_text())
     assert parse_splits(f"{place}/odd#name.jsonl") == (f"{place}/odd#name.jsonl", ())
     lines(place / "plain.jsonl", *each())
@@ -168,13 +168,4 @@ WRONG: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "rows", "right"), WRONG)
 def test_errors_are_reported_with_file_and_line(name: str, rows: list[Any], right: str, place: Path) -> None:
-    refused(right, list, iterate_captions([str(lines(place / name, *rows))]), error=RegardError)
-
-
-def test_a_misspelt_file_is_reported_on_the_command_line(place: Path, monkeypatch: Any, capsys: Any) -> None:
-    lines(place / "captions.jsonl", *each())
-    words = ["regard", "check", "caption", "--data", str(place / "caption.jsonl")]
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2 and "Did you mean 'captions.jsonl'" in capsys.readouterr().err
+    refused(right, list, CAPTIONED.samples([str(lines(place / name, *rows))]), error=RegardError)

@@ -127,9 +127,7 @@ def test_a_document_of_one_passage_is_whole_and_little_is_never_left_over() -> N
 
 @pytest.mark.parametrize("size", [30_000, 120_000, 700_000, 2_000_000])
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
-def test_a_long_document_is_divided_at_line_ends_into_enough_passages_to_hold_a_few_out(
-    folder: Path, size: int, name: str
-) -> None:
+def test_a_long_document_is_divided_at_line_ends_into_many_passages(folder: Path, size: int, name: str) -> None:
     text = "".join(f"line {n} of many\n" for n in range(1, size // 16))
     items = read(write(name, "\n" + json.dumps({"text": text}) if name.endswith("jsonl") else text))
     found = [item for item in items if isinstance(item, Passage)]

@@ -76,7 +76,7 @@ class Kind:
 KINDS = [
     Kind("image", "an image", ".png", (images.iterate_images, images.read_images, images.read_unlabeled), draw),
     Kind(
-        "cloud", "a point cloud", ".ply", (clouds.iterate_clouds, clouds.read_clouds, clouds.read_unlabeled_clouds), scan
+        "cloud", "a point cloud", ".ply", (clouds.CLOUDS.samples, clouds.read_clouds, clouds.read_unlabeled_clouds), scan
     ),
 ]  # fmt: skip
 kinds = pytest.mark.parametrize("kind", KINDS, ids=[kind.column for kind in KINDS])
@@ -85,15 +85,8 @@ kinds = pytest.mark.parametrize("kind", KINDS, ids=[kind.column for kind in KIND
 @kinds
 def test_the_class_of_a_file_is_its_folder_and_other_files_are_skipped(kind: Kind, tmp_path: Path) -> None:
     kind.write(tmp_path, "dog/b<s>", "dog/a<S>", "cat/old/deep/x<s>", "cat/1<s>", "lost<s>", ".trash/c<s>")
-    for name in [
-        "cat/.DS_Store",
-        "cat/notes.md",
-        "README.md",
-        "classes.txt",
-        "cat/Thumbs.db",
-        "dog/README.txt",
-        "dog/no",
-    ]:
+    others = "cat/.DS_Store cat/notes.md README.md classes.txt cat/Thumbs.db dog/README.txt dog/no"
+    for name in others.split():
         (tmp_path / name).write_text("x")
     found, left = kind.samples(tmp_path)
     names = [(os.path.splitext(os.path.relpath(item.source, tmp_path))[0], item.label) for item in found]
@@ -114,7 +107,7 @@ def test_folders_that_cannot_mean_classes_are_refused_and_links_are_followed_onc
     (tmp_path / "none/cat").mkdir(parents=True)
     for name, problem in (("flat", "class folders"), ("parts", "--valid"), ("none", f"no {kind.column}s")):
         kind.refuses(tmp_path / name, problem)
-    refused(clouds.iterate_labeled_clouds, tmp_path / "parts", "--valid")
+    refused(clouds.LABELED_CLOUDS.samples, tmp_path / "parts", "--valid")
     (tmp_path / "data/cat").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data/dog/round").symlink_to(tmp_path / "data")
     found, _ = kind.samples(tmp_path / "data")
@@ -302,7 +295,7 @@ def test_numbers_in_masks_and_labels_of_points_become_classes_void_or_an_error()
         classes.to_indices(np.array([[9, 7, 4]], dtype=np.uint8), "m.png")
     assert classes.unknown_values([4, 3, 255]) == [3]
     assert images.infer_classes([3, 0, 255, 0]) == ClassMap(("0", "3"), (0, 3), (255,))
-    assert images.infer_classes(range(250, 256)).void == () and images.infer_classes([0, 1]).void == ()
+    assert images.infer_classes(range(250, 256)).void == (255,) and images.infer_classes([0, 1]).void == ()
     assert images.infer_classes([0, 255, 256]).void == () and images.infer_classes([0, 1, 65535]).void == (65535,)
     assert images.infer_classes([0, 255]) == ClassMap(("0", "255"), (0, 255))
     classes = ClassMap(("floor", "wall"), (3, 70), (2, 255))
@@ -316,36 +309,36 @@ def test_numbers_in_masks_and_labels_of_points_become_classes_void_or_an_error()
 def test_point_clouds_with_labeled_points_may_be_nested_deeply(tmp_path: Path) -> None:
     for name in ("a.ply", "one/b.ply", "one/two/c.ply"):
         scan(tmp_path / name, labels=True)
-    items = list(clouds.iterate_labeled_clouds([str(tmp_path)], {"label": "thing"}))
+    items = list(clouds.LABELED_CLOUDS.samples([str(tmp_path)], {"label": "thing"}))
     assert [(Path(item.source).name, item.label) for item in items] == [("a.ply", ""), ("b.ply", ""), ("c.ply", "")]
     assert all(item.columns == (("label", "thing"),) for item in items)
     with pytest.raises(DataError, match="'thing'"):
         items[0].read()
-    (one,) = clouds.iterate_labeled_clouds([str(tmp_path / "a.ply")])
+    (one,) = clouds.LABELED_CLOUDS.samples([str(tmp_path / "a.ply")])
     assert one.read().labels is not None
-    assert len(list(clouds.iterate_labeled_clouds([str(tmp_path / "one/**/*.ply")]))) == 2
+    assert len(list(clouds.LABELED_CLOUDS.samples([str(tmp_path / "one/**/*.ply")]))) == 2
 
 
 def test_point_clouds_may_be_in_a_parquet_table(tmp_path: Path) -> None:
     content = scan(tmp_path / "a.npy").read_bytes()
     named = [{"bytes": content, "path": "a.npy"}, {"bytes": b"solid", "path": "b.stl"}]
-    first, second = clouds.iterate_clouds([parquet(tmp_path / "t.parquet", {"cloud": named, "label": ["x", "y"]})])
+    first, second = clouds.CLOUDS.samples([parquet(tmp_path / "t.parquet", {"cloud": named, "label": ["x", "y"]})])
     assert len(first.read()) == 20 and first.label == "x" and first.location == (str(tmp_path / "t.parquet"), 1)
     with pytest.raises(DataError, match="line 2"):
         second.read()  # identified by its file extension
 
 
 def test_sets_that_are_made_are_named_as_data(tmp_path: Path) -> None:
-    items = list(clouds.iterate_clouds(["solids#part=test,samples=12"]))
+    items = list(clouds.CLOUDS.samples(["solids#part=test,samples=12"]))
     assert len(items) == 12 and [item.label for item in items[:2]] == ["angle", "ball"]
     assert len(items[5].read()) == 1024
-    (scene,) = clouds.iterate_labeled_clouds(["rooms#samples=1,points=300"])
+    (scene,) = clouds.LABELED_CLOUDS.samples(["rooms#samples=1,points=300"])
     assert scene.label == "" and scene.read().labels is not None
-    refused(clouds.iterate_clouds, "rooms", "classify")
-    refused(clouds.iterate_labeled_clouds, "solids", "classify")
+    refused(clouds.CLOUDS.samples, "rooms", "classify")
+    refused(clouds.LABELED_CLOUDS.samples, "solids", "classify")
     assert [len(list(clouds.read_unlabeled_clouds(f"{name}#samples=2"))) for name in ("rooms", "solids")] == [2, 2]
     for entry in ("nowhere", str(tmp_path / "none.csv"), "solids#part=none"):
-        for read in (clouds.iterate_clouds, clouds.iterate_labeled_clouds):
+        for read in (clouds.CLOUDS.samples, clouds.LABELED_CLOUDS.samples):
             refused(read, entry, ".", error=RegardError)
 
 

@@ -20,7 +20,6 @@ from regard.training.settings import TrainSettings
 from regard.types import IGNORE
 from tiny import CASES, TINY, Numbers, tiny
 
-cases = pytest.mark.parametrize(("name", "label"), [c for c in CASES if c[0] in ("rnn", "rnnsearch", "convs2s")])
 TASK = find_task("translate")
 
 
@@ -29,7 +28,7 @@ def encoded(name: str, label: str) -> tuple[regard.Model, Encoded]:
     return model, TASK.objective.encode(TINY[name].samples, model.config, EncodingContext(Numbers(), 100))  # type: ignore[arg-type]
 
 
-@cases
+@pytest.mark.parametrize(("name", "label"), [c for c in CASES if c[0] in ("rnn", "rnnsearch", "convs2s")])
 def test_padding_is_not_trained_on(name: str, label: str) -> None:
     model, found = encoded(name, label)
     plan = TASK.objective.sampler(found, model.config, 40, 0, packed=True)
@@ -72,9 +71,7 @@ def test_rows_are_padded_on_a_gpu_in_any_precision(
     assert any("slow" in line for line in said) == (name == "transformer" and filled)
 
 
-def test_a_run_begun_on_a_gpu_resumes_with_its_micro_batches(
-    tmp_path: Path, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_begun_on_a_gpu_resumes_with_its_micro_batches(tmp_path: Path, pairs: Pairs, monkeypatch: Any) -> None:
     data = write_pairs(tmp_path / "pairs.tsv", pairs[:60])
     settings = "train.steps=6 train.batch_tokens=300 data.vocab_size=300 model.width=16 model.embedding_dim=16"
     given: dict[str, Any] = {"model": "rnn-tiny", "settings": settings.split(), "device": "cpu"}

@@ -50,14 +50,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until_gone(pids: list[int], seconds: float) -> float:
-    begun = time.monotonic()
-    while any(map(alive, pids)):
-        assert time.monotonic() < begun + seconds, f"{[pid for pid in pids if alive(pid)]} are still alive"
-        time.sleep(0.01)
-    return time.monotonic() - begun
-
-
 @pytest.fixture(autouse=True)
 def none_left() -> Iterator[None]:
     yield
@@ -87,7 +79,10 @@ def test_numbers_may_be_endless_signals_are_for_the_run_and_closing_ends_the_wor
             os.kill(pid, signal.SIGTERM)
             os.kill(pid, signal.SIGINT)
         assert [int(batch.inputs[0, 0]) for batch in islice(grains, 20)] == list(range(14, 74, 3))
-    wait_until_gone(pids, 5)
+    end = time.monotonic() + 5
+    while any(map(alive, pids)):
+        assert time.monotonic() < end, "workers are still alive"
+        time.sleep(0.01)
 
 
 ERRORS = [

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from regard.data.batching.windows import PretrainingSampler, SegmentPairs, TokenMasker, segment_pairs, single_segments
+from regard.data.batching.windows import PretrainingSampler, TokenMasker, segment_pairs, single_segments
 from regard.errors import DataError
 from regard.types import IGNORE
 
@@ -120,14 +120,10 @@ def part_of(first: int, last: int) -> int:
     return found
 
 
-def told(rows: SegmentPairs) -> tuple[list[list[int]], list[list[int]]]:
-    return [row for row in rows.tolist() if row[4] == 0], [row for row in rows.tolist() if row[4] == 1]
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_a_second_text_follows_in_its_document_or_is_one_of_another(seed: int) -> None:
     rows = segment_pairs(PARTS[PARTS[:, 1] - PARTS[:, 0] > 1], 30, random(seed))
-    follow, other = told(rows)
+    follow, other = ([row for row in rows.tolist() if row[4] == label] for label in (0, 1))
     assert follow and other and len(follow) + len(other) == len(rows)
     for a, b, c, d, _ in follow:
         assert a < b == c < d and d - a <= 30 and part_of(a, d) == part_of(a, b)

@@ -12,7 +12,6 @@ from test_tables import choices, complaint, read
 from data_files import parquet
 from regard.data.text.files import expand_patterns
 from regard.data.text.samples import PAIRS, Pair
-from regard.runs.spec import expand_paths
 from regard.tasks import find_task
 
 arrow = pytest.importorskip("pyarrow")
@@ -51,9 +50,7 @@ INVALID = arrow.Array.from_buffers(
         ({"source": ["a", "b"], "target": INVALID}, "", "a.pq: invalid UTF-8 in 'target' of row 2 (byte 0xe4)."),
     ],
 )  # fmt: skip
-def test_columns_are_found_by_name_by_choice_or_by_being_the_only_two(
-    columns: Any, chosen: str, expected: Any, folder: Path
-) -> None:
+def test_columns_are_found_by_name_or_by_choice(columns: Any, chosen: str, expected: Any, folder: Path) -> None:
     path = parquet("a.pq", columns)
     if isinstance(expected, str):
         assert expected in complaint("pairs", path, columns=choices(chosen))
@@ -109,9 +106,7 @@ NAMED = "[a].tsv a.tsv x*.tsv xy.tsv set_[new]/b.tsv [a].en [a].de n/b.tsv"
     (NAMED, "[a].tsv x*.tsv", "[a].tsv x*.tsv"), (NAMED, "[a].en:[a].de", "[a].en:[a].de"),
     (NAMED, "set_[new]/*.tsv", "set_[new]/b.tsv"), (NAMED, "[n]/*.tsv", "n/b.tsv"), (NAMED, "missing.tsv", "missing.tsv"),
 ])  # fmt: skip
-def test_a_pattern_is_its_files_in_sorted_order_and_two_are_paired_by_their_wildcards(
-    files: str, pattern: str, expected: str, folder: Path
-) -> None:
+def test_a_pattern_is_its_files_in_sorted_order(files: str, pattern: str, expected: str, folder: Path) -> None:
     touch(*files.split())
     Path("f.tsv").mkdir()
     asked, right = ([name.replace("HERE", str(folder)) for name in words.split()] for words in (pattern, expected))
@@ -124,10 +119,10 @@ def test_patterns_are_read_stored_as_files_and_refused_without_a_partner(folder:
     assert read("pairs", "*.en:*.de") == [("a\tb", "a\tb")] * 2
     assert complaint("pairs", "*.jsonl").startswith("*.jsonl: no file matches this pattern.")
     assert "no file matches" in complaint("pairs", "*.x:*.y")
-    task = find_task("translate")  # a run stores the files instead of the pattern
-    assert expand_paths(task, Path("*.tsv")) == (str(folder / "a.tsv"), str(folder / "b.tsv"))
-    assert expand_paths(task, expand_paths(task, "*.tsv")) == expand_paths(task, "*.tsv")
-    assert expand_paths(task, ["[a].en:[a].de", "b.tsv"]) == (f"{folder}/a.en:{folder}/a.de", str(folder / "b.tsv"))
+    expand = find_task("translate").reader.expand  # a run stores the files instead of the pattern
+    assert expand(Path("*.tsv")) == (str(folder / "a.tsv"), str(folder / "b.tsv"))
+    assert expand(expand("*.tsv")) == expand("*.tsv")
+    assert expand(["[a].en:[a].de", "b.tsv"]) == (f"{folder}/a.en:{folder}/a.de", str(folder / "b.tsv"))
     touch("c.en")
     message = complaint("pairs", "*.en:*.de")
     assert message.startswith("c.en: no matching file: '*.de' matches no file with 'c'")

@@ -16,6 +16,7 @@ from data_files import write
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud, write_ply
 from regard.errors import DataError
+from tiny_point_models import made
 
 WORDS = {"f4": "float", "f8": "double", "u1": "uchar", "i4": "int", "u2": "ushort"}
 ORDERS = {"<": "binary_little_endian", ">": "binary_big_endian", "": "ascii"}
@@ -74,7 +75,6 @@ def ply(columns: dict[str, np.ndarray], order: str, faces: list[list[int]] | Non
 def test_points_are_read_as_they_were_written(order: str, end: str) -> None:
     made = points()
     cloud = read_cloud(ply(made, order, end=end))
-    assert cloud.colors is not None and cloud.normals is not None and cloud.labels is not None
     x, y, z, nx, ny, nz, red, green, blue, label = made.values()
     np.testing.assert_array_equal(cloud.coordinates, np.stack([x, y, z], 1))
     np.testing.assert_array_equal(cloud.colors, np.stack([red, green, blue], 1))
@@ -101,16 +101,13 @@ def test_labels_have_usual_or_given_names_and_colors_of_more_than_bytes_become_b
     wide = {name: np.array([0, 32768, 65535], "u2") for name in ("red", "green", "blue")}
     for colors in (floats, wide):
         found = read_cloud(ply(made | colors, "<")).colors
-        assert found is not None
         np.testing.assert_array_equal(found[:, 0], [0, 128, 255])
 
 
 @pytest.mark.parametrize("order", ["<", ""])
 def test_faces_may_precede_their_vertices(order: str) -> None:
-    head = (
-        f"ply\nformat {ORDERS[order]} 1.0\nelement face 1\nproperty list uchar int vertex_indices\nelement vertex 3\n"
-    )
-    head += "property float x\nproperty float y\nproperty float z\nend_header\n"
+    head = f"ply\nformat {ORDERS[order]} 1.0\nelement face 1\nproperty list uchar int vertex_indices\n"
+    head += "element vertex 3\nproperty float x\nproperty float y\nproperty float z\nend_header\n"
     corners = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]], "<f4")
     body = struct.pack("<B3i", 3, 0, 1, 2) + corners.tobytes() if order else b"3 0 1 2\n0 0 0\n1 0 0\n0 1 0\n"
     found = read_cloud(head.encode() + body)
@@ -129,7 +126,6 @@ def test_faces_make_a_mesh_and_many_corners_are_cut_into_triangles(order: str) -
     for cloud in (whole, mixed):
         # without the isolated vertex
         assert (cloud.coordinates[:, 2] == 1).all() and cloud.coordinates[:, :2].max() <= 2
-        assert cloud.normals is not None
         np.testing.assert_allclose(np.abs(cloud.normals[:, 2]), 1)
 
 
@@ -213,7 +209,6 @@ def test_an_off_file_is_read_however_it_begins(text: str, tmp_path: Path) -> Non
 def test_an_off_file_may_have_colors_and_normals(tmp_path: Path) -> None:
     rows = ["0 0 0 0 0 1 255 0 0 255", "1 0 0 0 0 1 255 0 0 255", "0 1 0 0 0 1 0 0 255 255"]
     cloud = at("\n".join(["CNOFF", "3 1 0", *rows, "3 0 1 2"]), ".off", tmp_path, num_points=2000)
-    assert cloud.colors is not None and cloud.normals is not None
     # colors are interpolated between vertices: blue grows with y
     np.testing.assert_allclose(cloud.colors[:, 2], 255 * cloud.coordinates[:, 1], atol=1)
     np.testing.assert_array_equal(cloud.normals, np.tile([0, 0, 1], (2000, 1)))
@@ -279,9 +274,7 @@ def test_meshes_that_trimesh_writes_are_read(kind: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(read_cloud(written).coordinates, places, atol=1e-6)
 
 
-def test_an_invalid_glb_file_is_refused_in_silence_and_a_missing_trimesh_is_named(
-    tmp_path: Path, capfd: Any, monkeypatch: Any
-) -> None:
+def test_an_invalid_glb_file_and_a_missing_trimesh_are_named(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
     trimesh = pytest.importorskip("trimesh")
     good = trimesh.creation.box().export(file_type="glb")
     for content in (b"glTF\2\0\0\0\xff\xff\xff\xff", good[:-60], good[:200] + b"\xff" * 40 + good[240:]):
@@ -355,9 +348,8 @@ def test_a_header_or_the_user_names_the_columns(tmp_path: Path) -> None:
     refused("1 2 3\n", ".xyz", said, tmp_path, columns={"label": "7"})
     refused("1 2 3\n", ".xyz", "no header line, so the column 'class' for label", tmp_path, columns={"label": "class"})
     text = "9\n" + lines(X, Y, Z, RED, *COLORS)
-    np.testing.assert_array_equal(
-        at(text, ".pts", tmp_path).colors[:, 0], RED
-    )  # scanners write intensity before colors
+    # scanners write intensity before colors
+    np.testing.assert_array_equal(at(text, ".pts", tmp_path).colors[:, 0], RED)
     assert at(text, ".txt", tmp_path).labels is not None  # else the last of seven columns is a label
 
 
@@ -512,3 +504,21 @@ def test_no_garbage_makes_anything_but_an_error_that_names_the_file(ending: str,
             read_cloud(str(path))
         except DataError as error:
             assert error.path == str(path)
+
+
+# -- objects of trimesh
+
+PLACES = np.random.default_rng(5).normal(size=(90, 3)).astype(np.float32)
+
+
+def test_meshes_of_trimesh_are_sampled() -> None:
+    trimesh = pytest.importorskip("trimesh", reason="meshes are optional")
+    model = made("classify")
+    box = trimesh.creation.box((1, 2, 3))
+    box.visual.vertex_colors = np.full((8, 4), 99, np.uint8)
+    right = model.predict(box.export(file_type="ply"))
+    assert model.predict(box).score == pytest.approx(right.score, abs=1e-5)
+    assert model.predict(trimesh.PointCloud(PLACES)).score == model.predict(PLACES).score
+    moved = trimesh.Scene(box)
+    moved.apply_translation((5, 0, 0))
+    assert model.predict(moved).score == pytest.approx(right.score, abs=1e-5)  # centered by the processor

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from data_files import refused
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError
 
@@ -23,23 +24,20 @@ INVALID: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("wrong", INVALID)
 def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingError, match=rf"decode\.{next(iter(wrong))}"):
-        DecodeSettings(**wrong)
+    refused(rf"decode\.{next(iter(wrong))}", DecodeSettings, **wrong, error=SettingError)
 
 
 def test_sampling_overrides_the_beam_of_a_preset() -> None:
     preset = DecodeSettings(num_beams=4, num_return_sequences=2)
-    assert apply_overrides(preset, {"do_sample": "true"}) == DecodeSettings(
-        num_beams=1, num_return_sequences=1, do_sample=True
-    )
+    sampled = DecodeSettings(num_beams=1, num_return_sequences=1, do_sample=True)
+    assert apply_overrides(preset, {"do_sample": "true"}) == sampled
     assert apply_overrides(preset, {"do_sample": True, "num_return_sequences": 3}).num_return_sequences == 3
     assert apply_overrides(preset, {"num_return_sequences": 3}).num_beams == 4
     drawing = DecodeSettings(do_sample=True, num_return_sequences=3, top_k=7)
     assert apply_overrides(drawing, {"do_sample": True}).num_return_sequences == 3
     assert apply_overrides(drawing, {"num_beams": 4}) == DecodeSettings(num_beams=4, num_return_sequences=3, top_k=7)
     assert apply_overrides(drawing, {"do_sample": False}) == DecodeSettings(top_k=7)
-    with pytest.raises(SettingError, match="cannot be combined"):
-        apply_overrides(preset, {"do_sample": True, "num_beams": 4})
+    refused("cannot be combined", apply_overrides, preset, {"do_sample": True, "num_beams": 4}, error=SettingError)
 
 
 @pytest.mark.parametrize("word", [{"temperature": "0.5"}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}])
@@ -49,16 +47,12 @@ def test_sampling_settings_enable_sampling(word: dict[str, Any]) -> None:
         made = apply_overrides(preset, word)
         assert made.do_sample and made.is_sampling and (made.num_beams, made.num_return_sequences) == (1, 1)
     assert not apply_overrides(DecodeSettings(), {**word, "do_sample": "false"}).do_sample
-    with pytest.raises(SettingError, match="cannot be combined"):
-        apply_overrides(DecodeSettings(), {**word, "num_beams": 4})
+    refused("cannot be combined", apply_overrides, DecodeSettings(), {**word, "num_beams": 4}, error=SettingError)
 
 
 def test_a_temperature_of_zero_is_greedy() -> None:
-    for preset in (
-        DecodeSettings(),
-        DecodeSettings(num_beams=4, num_return_sequences=2),
-        DecodeSettings(do_sample=True, num_return_sequences=5),
-    ):
+    presets = {}, {"num_beams": 4, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 5}
+    for preset in (DecodeSettings(**settings) for settings in presets):
         cold = apply_overrides(preset, {"temperature": "0"})
         assert not cold.is_sampling and (cold.num_beams, cold.num_return_sequences) == (1, 1)
 
@@ -73,5 +67,4 @@ def test_stop_strings_are_used_unchanged() -> None:
     ):
         assert apply_overrides(preset, overrides).stop_strings == expected
     for wrong in (["a", ""], "a,,b", [3], 3):
-        with pytest.raises(SettingError, match="stop_strings"):
-            apply_overrides(DecodeSettings(), {"stop_strings": wrong})
+        refused("stop_strings", apply_overrides, DecodeSettings(), {"stop_strings": wrong}, error=SettingError)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import regard
+from data_files import refused
 from regard.decode.settings import TRANSFORMERS_DEFAULTS, DecodeSettings, apply_overrides, translate_generation_config
 from regard.errors import RunError, SettingError
 from regard.index import print_note
@@ -64,9 +65,8 @@ def test_values_are_translated_and_others_are_listed(
     given: dict[str, Any], changes: dict[str, Any], unsupported: list[str]
 ) -> None:
     found, left = translate_generation_config({**given, "top_h": None}, CONFIG, {0})
-    assert apply_overrides(HUGGING_FACE, {**found, "do_sample": found.get("do_sample", False)}) == DecodeSettings(
-        **{**HUGGING_FACE.__dict__, **changes}
-    )
+    expected = DecodeSettings(**{**HUGGING_FACE.__dict__, **changes})
+    assert apply_overrides(HUGGING_FACE, {**found, "do_sample": found.get("do_sample", False)}) == expected
     assert left == unsupported
 
 
@@ -187,7 +187,7 @@ def test_settings_of_the_user_go_before_those_of_the_folder(gpt2: Path) -> None:
     assert not apply_overrides(model.spec.decode, {"num_beams": 1}).do_sample
 
 
-def test_settings_without_effect_are_one_note_for_tasks_that_generate(
+def test_settings_without_effect_are_one_note_if_the_task_generates(
     gpt2: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_generation(gpt2, no_repeat_ngram_size=2, min_length=4, num_beams=2)
@@ -207,8 +207,7 @@ def test_a_run_keeps_its_own_settings(gpt2: Path) -> None:
 def test_a_file_that_cannot_be_used_is_named(gpt2: Path) -> None:
     for content in ("{", "[]", '{"num_beams": "many"}', '{"top_p": 3}', '{"num_beams": 0}'):
         (gpt2 / "generation_config.json").write_text(content)
-        with pytest.raises(RunError, match=r"generation_config\.json"):
-            regard.load(gpt2)
+        refused(r"generation_config\.json", regard.load, gpt2, error=RunError)
 
 
 # -- settings of the user
@@ -249,7 +248,5 @@ def test_names_of_other_tools_work_in_python(gpt2: Path, capsys: pytest.CaptureF
     told = capsys.readouterr().err
     assert told.count("\n") == 2 and "decode.num_beams" in told and "decode.max_new_tokens" in told
     assert "".join(model.stream(LINES[0], max_tokens=4, temperature=0)) is not None
-    with pytest.raises(SettingError, match=r"decode\.max_new_tokens"):
-        model.predict(LINES[0], max_new_token=4)
-    with pytest.raises(SettingError, match=r"decode\.temperature"):
-        model.predict(LINES[0], greedy=True)
+    refused(r"decode\.max_new_tokens", model.predict, LINES[0], max_new_token=4, error=SettingError)
+    refused(r"decode\.temperature", model.predict, LINES[0], greedy=True, error=SettingError)

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from test_generating_systems import GENERATING, body_and_batch, with_prompt
 
 from regard.decode.search import BYTES_PER_LOGIT, max_rows
-from regard.types import Batch, DecoderInputs, StateSizes
-from tiny import TINY, tiny
-from tiny_caption_models import batch_of, config_of
+from regard.types import StateSizes
+from tiny_caption_models import KINDS, batch_of, config_of
 from tiny_caption_models import made as captioner
 
-SPOKEN = [(name, label) for name in ("rnn", "rnnsearch", "convs2s") for label in ("", *TINY[name].variants)]
-ROLLING = [*SPOKEN, ("caption-fixed", ""), *(("caption-attend", encoder) for encoder in ("", "vit", "swin"))]
-
-
-def asked(name: str, label: str) -> tuple[Any, Batch]:
-    """A model and a batch of five rows with one token each."""
-    if name.startswith("caption"):
-        return captioner(name, label), batch_of((1,) * 5, 32, 48)
-    model = tiny(name, label) if label else tiny(name)
-    random = torch.Generator().manual_seed(5)
-    x = torch.randint(3, model.config.vocab_size, (5, 6), generator=random)
-    return model.body, Batch(x, decoder=DecoderInputs(torch.ones(5, 1, dtype=torch.long)))
+ROLLING = [
+    case for case in [*GENERATING, *KINDS] if case[0].startswith(("rnn", "convs2s", "caption-fixed", "caption-attend"))
+]
 
 
 @pytest.mark.parametrize(("name", "label"), ROLLING)
 def test_a_body_reports_its_cache_size_before_reading(name: str, label: str) -> None:
-    body, batch = asked(name, label)
+    body, batch, _ = body_and_batch(name, label)
+    batch = replace(with_prompt(batch, torch.ones(3, 1, dtype=torch.long)), mask=None)
     with torch.no_grad():
         state = body.start(batch)
         logits = body.step(batch.prompt[:, -1], state)

@@ -1,4 +1,4 @@
-"""Recurrent translators: masked targets, and the command line."""
+"""Recurrent translators: masked targets, refused packing, and explanations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import regard
-from conftest import Pairs, write_pairs
+from conftest import train_tiny
 from regard.errors import SettingError
 from regard.model import Model
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.types import Batch, DecoderInputs
 from tiny import CASES, near, tiny
 
@@ -37,51 +37,31 @@ def test_a_masked_target_token_is_not_read_and_others_keep_their_positions(name:
         near(ours[row, real[row]], logits(model, alone)[0])
 
 
-# -- command line and explanations
-
-SMALL = {
-    "rnn": ("model.width=24", "model.embedding_dim=24", "model.bidirectional=true"),
-    "rnnsearch": (
-        "model.width=24", "model.encoder_width=12", "model.embedding_dim=16", "model.maxout_dim=16", "model.attention_dim=8",
-    ),
-}  # fmt: skip
-USUAL = (
-    "data.vocab_size=400", "train.batch_tokens=512", "train.lr=5e-3", "train.warmup_steps=2", "train.steps=6",
-    "train.eval_every=3", "train.ema_decay=0", "data.valid_fraction=0.1", "decode.num_beams=2", "data.eval_samples=8",
-)  # fmt: skip
+# -- packed rows and explanations
 
 
-@pytest.fixture(scope="module", params=["rnn", "rnnsearch"])
-def run(request: pytest.FixtureRequest, pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp(request.param)
-    data = write_pairs(folder / "pairs.tsv", pairs[:80])
-    settings = (*SMALL[request.param], *USUAL)
-    regard.train("translate", [str(data)], model=f"{request.param}-tiny", out=folder / "run", settings=settings)
-    return folder / "run"
-
-
-def test_packed_rows_are_refused_in_words(run: Path, tmp_path: Path) -> None:
-    name = regard.load(run).spec.system.name
-    settings = (*SMALL[name], *USUAL, "train.packing=on")
+@pytest.mark.parametrize("name", ["rnn", "rnnsearch"])
+def test_packed_rows_are_refused_in_words(name: str, few: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="padded"):
-        regard.train(
-            "translate", [str(run.parent / "pairs.tsv")], model=f"{name}-tiny", out=tmp_path / "r", settings=settings
-        )
+        train_tiny(few, tmp_path / "run", "train.packing=on", tiny=False, model=f"{name}-tiny")
 
 
 SOURCE, SAID = "the old women danced", "die alten Frauen tanzten"
 
 
-def test_an_explanation_shows_the_alignment_or_the_gradients_by_words(run: Path, tmp_path: Path) -> None:
-    model = regard.load(run).double()
+@pytest.mark.parametrize(("name", "label"), [("rnn", "both ways"), ("rnnsearch", "unbiased")])
+def test_an_explanation_shows_the_alignment_or_the_gradients_by_words(name: str, label: str, tmp_path: Path) -> None:
+    text = TextTokenizer.train_sentence_bpe([SOURCE, SAID] * 5, 290)
+    model = tiny(name, label, vocab_size=text.size)
+    model.tokenizer = text
     found = model.explain(SOURCE, SAID)
     (item,) = found.maps
-    text, config = model.tokenizer, model.config
+    config = model.config
     x = torch.tensor([[*text.encode([SOURCE])[0], config.eos_id]])
     read = torch.tensor([[config.bos_id, *text.encode([SAID])[0]]])
     assert item.weights.shape == (1, 1, read.shape[1], x.shape[1]) and item.is_single
     np.testing.assert_allclose(item.weights.sum(-1), 1, atol=1e-5)
-    aligns = model.spec.system.name == "rnnsearch"
+    aligns = name == "rnnsearch"
     assert (item.name, item.is_gradient, "attention" in found.facts) == (
         ("cross", False, False) if aligns else ("depends", True, True)
     )

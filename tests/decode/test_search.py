@@ -16,7 +16,7 @@ from regard.decode.searches import Hypothesis, filter_logits, sample, uniform_nu
 from regard.decode.settings import DecodeSettings
 from regard.types import Batch, DecoderInputs
 from tiny import noise
-from toy_language_models import END, Talk, follow
+from toy_language_models import END, WAYS, Talk, follow
 
 Past = tuple[int, ...]
 Follow = Callable[[Past], list[float]]
@@ -122,15 +122,6 @@ def test_the_best_come_first_and_none_comes_twice() -> None:
     assert all(len({(f.tokens, f.finish_reason) for f in found}) == 6 for found in all_six)
 
 
-WAYS: list[dict[str, Any]] = [
-    {},
-    {"do_sample": True, "seed": 3},
-    {"do_sample": True, "num_return_sequences": 3, "top_k": 3, "top_p": 0.8, "temperature": 1.5},
-    {"num_beams": 3, "num_return_sequences": 3},
-    {"num_beams": 4, "num_return_sequences": 2, "early_stopping": "never", "length_penalty": 1.5},
-]
-
-
 @pytest.mark.parametrize("way", [{}, {"do_sample": True, "num_return_sequences": 2}, {"num_beams": 3}])
 def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
     chain = Talk(4, 2)
@@ -144,7 +135,7 @@ def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
         assert chain.calls == [sum(step > at for step in steps) for at in range(max(steps))]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 1.5}])
 def test_a_limit_of_0_gives_an_empty_output_in_every_batch(way: dict[str, Any]) -> None:
     """A limit of 0 gives the empty output: probability 1, no computation, not ended."""
     chain = Talk(4)
@@ -199,16 +190,13 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> No
     # 6 degrees of freedom: p = 1 in 10,000
     assert sum((seen[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(right) if p) < 28
     logs = {END if (one.finish_reason == "eos") else one.tokens[0]: one.log_probs[0] for one in found}
-    assert logs == pytest.approx({token: model[token] for token in seen}), (
-        "scores are log-probabilities before filtering"
-    )
+    assert logs == pytest.approx({token: model[token] for token in seen}), "before filtering"
 
 
 def test_the_second_draw_depends_on_the_first_only_by_its_token() -> None:
     chain, draws = Talk(3, 8), 20000
-    found = [
-        one for options in ask(chain, [0] * 5, [2] * 5, do_sample=True, num_return_sequences=4000) for one in options
-    ]
+    drawn = ask(chain, [0] * 5, [2] * 5, do_sample=True, num_return_sequences=4000)
+    found = [one for options in drawn for one in options]
     seen = Counter((*f.tokens, END) if (f.finish_reason == "eos") else f.tokens for f in found)
     right = {path: math.exp(sum(logs)) for path, logs in every_answer(after(chain), 2)}
     assert set(seen) == set(right) and sum(right.values()) == pytest.approx(1)
@@ -223,9 +211,7 @@ def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
 
     assert drawn(1) == drawn(1) != drawn(2)
     assert drawn(-1) == drawn(2**64 - 1) != drawn(1) == drawn(2**64 + 1)
-    assert all(one[0] in more for one, more in zip(drawn(1), drawn(1, best=4), strict=True)), (
-        "more samples extend fewer samples"
-    )
+    assert all(one[0] in more for one, more in zip(drawn(1), drawn(1, best=4), strict=True)), "same first draw"
     equal = ask(Talk(6), [0] * 40, [6] * 40, do_sample=True)
     assert len({row[0].tokens for row in equal}) > 20, "equal prompts have different samples"
 
@@ -262,8 +248,6 @@ def test_the_most_likely_token_can_always_be_drawn(temperature: float) -> None:
                 assert (left[logits == -math.inf] == -math.inf).all()
 
 
-# -- filters against transformers
-
 FILTERS = [
     {"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.8}, {"top_p": 0.05}, {"min_p": 0.1}, {"min_p": 1.0},
     {"temperature": 1.6, "top_k": 20, "top_p": 0.9, "min_p": 0.05},
@@ -283,9 +267,6 @@ def test_filtered_distributions_equal_transformers(way: dict[str, Any]) -> None:
         assert (ours.sort(-1).values - theirs.sort(-1).values).abs().max() < 1e-14
         if len(logits) == 50 or "top_p" not in way:
             assert torch.equal(ours > 0, theirs > 0) and (ours - theirs).abs().max() < 1e-14
-
-
-# -- invalid prompts
 
 
 def test_a_search_needs_a_prompt() -> None:

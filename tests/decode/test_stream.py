@@ -46,9 +46,8 @@ def test_beams_are_cut_when_they_are_finished(body: Any) -> None:
     for row, (before, after) in enumerate(zip(whole, cut, strict=True)):
         for full, short in zip(before, after, strict=True):
             assert short.score == full.score and short.tokens == full.tokens[: len(short.tokens)]
-            assert (short.finish_reason == "stop") == any(
-                enough(row, list(full.tokens[:n])) for n in range(len(full.tokens) + 1)
-            )
+            stops = [enough(row, list(full.tokens[:n])) for n in range(len(full.tokens) + 1)]
+            assert (short.finish_reason == "stop") == any(stops)
     assert any(f.finish_reason == "stop" for options in cut for f in options)
 
 
@@ -64,9 +63,8 @@ def test_a_beam_that_is_cut_is_read_once(body: Any) -> None:
 
     found = search(body, *asked([0, 1, 3], num_beams=2, num_return_sequences=2), stop_fn=listen)
     assert max(len(f.tokens) for options in found for f in options) > 2
-    assert {row: len(known) for row, known in lists.items()} == {
-        row: sum(1 for f in options if f.tokens) for row, options in enumerate(found)
-    }
+    counts = {row: sum(1 for f in options if f.tokens) for row, options in enumerate(found)}
+    assert {row: len(known) for row, known in lists.items()} == counts
 
 
 def test_a_callback_gets_the_row_indices_of_the_whole_batch(body: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from regard.demos.scenes import SPLIT_SIZES, SceneObject, ShapeScene, caption, r
 
 CHECKSUM = "18a22513f6361b8e7f2da1ace937fb6eb8b9b623d664e873c9d6b6519adc23f2"
 
-RED, BLUE = SceneObject("small", "red", "circle", 0, 1), SceneObject("middle", "blue", "square", 2, 0)
 STAR, SUN = SceneObject("large", "green", "star", 1, 0), SceneObject("middle", "blue", "triangle", 1, 2)
 CROSS = SceneObject("small", "black", "cross", 0, 0)
 
@@ -35,24 +33,6 @@ def test_the_set_is_the_same_everywhere(made: dict[str, list[ShapeScene]]) -> No
             picture, boxes = render_scene(scene)
             digest.update(picture.tobytes() + repr([tuple(box) for box in boxes]).encode())
     assert digest.hexdigest() == CHECKSUM
-
-
-@pytest.mark.parametrize(
-    "things, right",
-    [
-        ([BLUE, RED], "a small red circle above a blue square"),
-        ([CROSS, SUN, STAR], "a large green star left of a blue triangle and below a small black cross"),
-        ([SceneObject("middle", "orange", "ring", 0, 0)], "an orange ring"),
-        ([SceneObject("small", "orange", "ring", 0, 0)], "a small orange ring"),
-        # rows take precedence over columns; objects of one color are ordered row by row
-        ([SceneObject("middle", "red", "ring", 1, 0), RED], "a small red circle above a red ring"),
-        ([SceneObject("middle", "red", "ring", 0, 2), RED], "a small red circle left of a red ring"),
-        ([SceneObject("middle", "yellow", "ring", 0, 0), RED], "a small red circle right of a yellow ring"),
-    ],
-)
-def test_a_scene_is_described_by_the_rules(things: list[SceneObject], right: str) -> None:
-    for turned in itertools.permutations(things):
-        assert caption(sort_objects(turned)) == right
 
 
 def test_words_refer_to_their_objects() -> None:
@@ -86,9 +66,7 @@ def test_written_scenes_are_images_and_captions(made: dict[str, list[ShapeScene]
     assert len(places["train"].read_text().splitlines()) == 3
 
 
-def test_the_whole_set_is_written_once_and_again_if_anything_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_set_is_written_once_and_again_if_anything_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"train": (1, 1, 0, 0, 0), "test": (0, 1, 0, 0, 0)}
     drawn_parts, asked, write = scenes.generate_splits, [], scenes._write_split
     monkeypatch.setattr(scenes, "SPLIT_SIZES", small)

@@ -101,10 +101,8 @@ def test_the_figure_contains_predictions_texts_and_both_legends(explained: Expla
 
 
 def test_page_and_json_contain_attributions(tmp_path: Path, explained: Explanation) -> None:
-    data, found = (
-        page_data(explained.save(tmp_path / "a.html")),
-        json.loads(explained.save(tmp_path / "a.json").read_text()),
-    )
+    data = page_data(explained.save(tmp_path / "a.html"))
+    found = json.loads(explained.save(tmp_path / "a.json").read_text())
     assert found["probabilities"][0] == {"value": found["prediction"], "probability": 0.612}
     assert np.array(found["attention"]["text"]["weights"]).shape == explained.maps[0].weights.shape
     of_both = zip(data["decided"]["counted"], found["attributions"], explained.decision.attributions, strict=True)

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from caption_album import captioner
+from data_files import refused
 from page_data import page_data
 from regard.demos.scenes import ShapeScene, caption_words, generate_splits, render_scene
 from regard.draw import panels
@@ -81,9 +82,8 @@ def test_each_word_has_the_attention_weights_and_the_probability_of_its_tokens(n
     for said, steps in zip(found.words, words, strict=True):
         assert said.probability == pytest.approx(float(logs[steps, np.array(ids)[steps]].sum().exp()), rel=1e-4)
         assert said.top_k[0][1] == pytest.approx(float(logs[steps[0]].max().exp()), rel=1e-4) and len(said.top_k) == 5
-    assert float(explained.facts["end token probability"]) == pytest.approx(
-        float(logs[-1, model.config.eos_id].exp()), rel=5e-3
-    )
+    end = float(logs[-1, model.config.eos_id].exp())
+    assert float(explained.facts["end token probability"]) == pytest.approx(end, rel=5e-3)
     assert ("attention outside the image grid" in explained.facts) == (name == "caption-vit")
     means = [layer.weights.mean(0) for layer in found.layers]
     assert np.allclose(found.maps(), np.mean(means, 0)) and np.allclose(found.maps(len(means)), means[-1])
@@ -97,12 +97,9 @@ def test_a_caption_that_is_given_is_read() -> None:
     assert [said.word for said in found.attention.words] == ["the", "cat"]
     assert found.title == "image → the cat"
     for wrong, told in (("  ", "empty"), ("cat " * 80, "23")):
-        with pytest.raises(RegardError, match=told):
-            model.explain(PICTURE, wrong)
-    with pytest.raises(RegardError, match="position"):
-        model.explain(PICTURE, at=(1, 1))
-    with pytest.raises(RegardError, match="empty caption"):
-        says(model, []).explain(PICTURE)
+        refused(told, model.explain, PICTURE, wrong, error=RegardError)
+    refused("position", model.explain, PICTURE, at=(1, 1), error=RegardError)
+    refused("empty caption", says(model, []).explain, PICTURE, error=RegardError)
 
 
 @pytest.mark.parametrize("name", ["caption-transformer", "caption-fixed"])
@@ -157,8 +154,7 @@ def test_attention_to_named_objects_is_scored(scene: ShapeScene) -> None:
     score = found[ALL_KINDS]
     assert score.num_words == sum(bool(kind) for _, kind, _ in words)
     assert score.inside_fraction > 3 * score.uniform_fraction and score.hit_rate > 0.9 > score.uniform_hit_rate
-    with pytest.raises(ValueError, match="zip"):
-        word_attentions(np.ones((2, 8, 8)), words, boxes, (64, 64))
+    refused("zip", word_attentions, np.ones((2, 8, 8)), words, boxes, (64, 64), error=ValueError)
 
 
 # -- brightness
@@ -183,9 +179,8 @@ def test_uniform_attention_is_not_bright_and_the_legend_explains_it(tmp_path: Pa
     limits = [panels.brightness_max(weights) for weights in (even, np.eye(4) / 2, np.ones((1, 1)))]
     assert limits == [panels.MIN_UNIFORM_MULTIPLE / 16, 0.5, 1]
     picture = np.full((8, 8, 3), 255, dtype=np.uint8)
-    assert panels.spotlight(picture, even, panels.brightness_max(even)).max() < 255 * (
-        panels.MIN_BRIGHTNESS + (1 - panels.MIN_BRIGHTNESS) / 3
-    )
+    limit = 255 * (panels.MIN_BRIGHTNESS + (1 - panels.MIN_BRIGHTNESS) / 3)
+    assert panels.spotlight(picture, even, panels.brightness_max(even)).max() < limit
     for weights, is_uniform in ((even, True), (np.eye(4) / 4, False)):
         layer = panels.CaptionLayer("one", np.broadcast_to(weights, (1, 5, 4, 4)))
         attention = panels.CaptionAttention(picture, (panels.CaptionWord("a", 0.5),) * 5, (layer,))
@@ -228,5 +223,4 @@ def test_page_and_numbers_contain_the_weights(found: CaptionExplanation, tmp_pat
 
 def test_layers_and_heads_that_are_not_there_are_refused(found: CaptionExplanation, tmp_path: Path) -> None:
     for layer, head, message in ((3, None, "Layer"), (1, 5, "Head"), (None, 5, "Head")):
-        with pytest.raises(RegardError, match=message):
-            found.save(tmp_path / "sheet.png", layer, head)
+        refused(message, found.save, tmp_path / "sheet.png", layer, head, error=RegardError)

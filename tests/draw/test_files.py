@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_files import refused
 from page_data import page_data, page_tags
 from regard.draw import panels, point_cloud, token_data
 from regard.draw.attention import draw_heatmaps
@@ -60,6 +61,10 @@ def neighbors(text: str) -> point_cloud.CloudAttention:
     )
 
 
+def overlay(text: str) -> list[panels.OverlayMap]:
+    return [panels.OverlayMap(text, np.eye(3))]
+
+
 HEAT = panels.OverlayMap("head 1", np.ones((2, 2, 2)) / 4)
 SCORE = LabelScore("b", 0.5, 0.5, 0.5, 3)
 
@@ -69,13 +74,7 @@ PAGES: dict[str, Write] = {
     ),
     "caption": lambda path, text: write_caption_page(caption(text), path, text, text, {text: text}),
     "image": lambda path, text: write_image_page(
-        IMAGE,
-        [HEAT._replace(name=text)],
-        [panels.OverlayMap(text, np.ones((2, 2)))],
-        path,
-        text,
-        {text: text},
-        (text, None),
+        IMAGE, [HEAT._replace(name=text)], overlay(text), path, text, {text: text}, (text, None)
     ),
     "cloud": lambda path, text: point_cloud.write_cloud_page(cloud(text), path, text, text, {text: text}),
     "neighbors": lambda path, text: point_cloud.write_neighbors_page(neighbors(text), path, text, text, {text: text}),
@@ -93,9 +92,7 @@ FIGURES: dict[str, Write] = {
         [panels.DenseSample(IMAGE, np.zeros((30, 40), int), name=text)], [text], path
     ),
     "depth": lambda path, text: panels.draw_depths([panels.DenseSample(IMAGE, np.ones((30, 40)), name=text)], path),
-    "heatmap": lambda path, text: panels.draw_heatmap_overlays(
-        IMAGE, [panels.OverlayMap(text, np.eye(3))], path, text, text
-    ),
+    "heatmap": lambda path, text: panels.draw_heatmap_overlays(IMAGE, overlay(text), path, text, text),
     "clouds": lambda path, text: point_cloud.draw_clouds([cloud(text)], path),
     "neighbors": lambda path, text: point_cloud.draw_neighbors(neighbors(text), path, text, text),
 }
@@ -107,11 +104,9 @@ def test_pages_are_self_contained_and_show_any_text(name: str, tmp_path: Path) -
     assert page_tags(plain) == page_tags(wild) and page_data(plain).keys() == page_data(wild).keys()
     assert repr(WILD) in repr(page_data(wild)) and (name == "image" or "default-src 'none'" in wild.read_text("utf-8"))
     assert {path.name for path in wild.parent.iterdir()} == {"0.html", "1.html"}
-    with pytest.raises(RegardError, match=r"\.html"):
-        PAGES[name](tmp_path / "a.png", "a")
+    refused(r"\.html", PAGES[name], tmp_path / "a.png", "a", error=RegardError)
     (tmp_path / "file").write_text("")
-    with pytest.raises(RegardError, match="write"):
-        PAGES[name](tmp_path / "file" / "a.html", "a")
+    refused("write", PAGES[name], tmp_path / "file" / "a.html", "a", error=RegardError)
 
 
 @pytest.mark.filterwarnings("error")
@@ -123,8 +118,7 @@ def test_figures_show_any_text_and_have_the_same_bytes_every_time(name: str, tmp
     assert FIGURES[name](tmp_path / "new" / "a.PNG", "b").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in paths[0].parent.iterdir()} == {"0.svg", "1.svg", "a.PNG"}
     for wrong in ("a.gif", "a", "a.pdf"):
-        with pytest.raises(RegardError, match=r"\.png.*\.svg.*\.html"):
-            FIGURES[name](tmp_path / wrong, "b")
+        refused(r"\.png.*\.svg.*\.html", FIGURES[name], tmp_path / wrong, "b", error=RegardError)
 
 
 def test_images_are_saved_pixel_by_pixel(tmp_path: Path) -> None:

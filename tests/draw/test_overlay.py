@@ -123,9 +123,8 @@ def test_a_sheet_has_the_colors_of_the_visible_classes_and_of_no_others(tmp_path
 def test_sheets_are_written_as_svg_too_and_nothing_else(tmp_path: Path) -> None:
     sample = DenseSample(PICTURE, CLASSES, CLASSES, "first.jpg")
     text = draw_segmentations([sample], NAMES, tmp_path / "a.svg").read_text("utf-8")
-    assert all(
-        word in text for word in ("road $5_a^2", "道路", "first.jpg", "prediction", "label", "a &lt;class&gt;", "…")
-    )
+    words = "road $5_a^2", "道路", "first.jpg", "prediction", "label", "a &lt;class&gt;", "…"
+    assert all(word in text for word in words)
     assert "nobody would like to read" not in text
     classes = np.arange(1200).reshape(30, 40) % 150  # of very many classes, those that cover most are named
     classes[:10] = 7

@@ -45,9 +45,8 @@ def test_a_page_contains_the_point_cloud_quantized_by_its_longest_side(tmp_path:
     assert np.abs(numbers(data["sure"], "u1") / 255 - confidence).max() <= 0.5 / 255 + 1e-9
     assert data["ways"] == ["class", "truth", "wrong", "colours", "height", "certainty"]
     assert data["overlap"] == [0.5, None, 1.0] and abs(sum(share for _, share in data["shares"]) - 1) < 1e-5
-    data = page_data(
-        point_cloud.write_cloud_page(classed(), tmp_path / "it.html", "it")
-    )  # unknown fields are not offered
+    data = page_data(point_cloud.write_cloud_page(classed(), tmp_path / "it.html", "it"))
+    # unknown fields are not offered
     assert data["ways"] == ["class", "height"]
     assert data["sure"] is data["right"] is data["colours"] is data["truths"] is None
 
@@ -56,10 +55,8 @@ def test_of_more_points_than_a_page_holds_some_are_shown_and_all_are_counted(tmp
     cloud = classed(point_cloud.MAX_PAGE_POINTS + 50)
     page, fractions = point_cloud.write_cloud_page(cloud, tmp_path / "it.html", "it"), cloud.fractions()[0]
     data = page_data(page)
-    assert (
-        len(numbers(data["said"], "<u2")) == point_cloud.MAX_PAGE_POINTS
-        and "200,050 (200,000 shown)" in page.read_text()
-    )
+    assert len(numbers(data["said"], "<u2")) == point_cloud.MAX_PAGE_POINTS
+    assert "200,050 (200,000 shown)" in page.read_text()
     assert data["shares"] == [[n, float(f"{fractions[n]:.6g}")] for n in np.argsort(-fractions, kind="stable").tolist()]
     first, second = (cloud.subsample(100).coordinates for _ in range(2))
     assert len(first) == 100 and (first == second).all()
@@ -68,8 +65,8 @@ def test_of_more_points_than_a_page_holds_some_are_shown_and_all_are_counted(tmp
 @pytest.mark.parametrize("many", [1, 2])
 def test_the_smallest_point_clouds_are_drawn_too(many: int, tmp_path: Path) -> None:
     places = np.zeros((many, 3), np.float32)
-    assert point_cloud.pack_coordinates(places)["step"] > 0 and point_cloud.point_spacing(places, 1.0) > 0
     cloud = point_cloud.PredictedCloud(places, np.zeros(many, np.int64), LABELS)
+    assert point_cloud.cloud_data(cloud)["step"] > 0 and point_cloud.point_spacing(places, 1.0) > 0
     assert point_cloud.write_cloud_page(cloud, tmp_path / "it.html", "it").exists()
     assert point_cloud.draw_clouds([cloud], tmp_path / "it.png").exists()
 
@@ -108,9 +105,8 @@ def test_in_an_image_the_nearer_point_covers_the_farther() -> None:
             seen = point_cloud.render_points(places[order], colours[order], up, tilt=np.pi / 2, size=40)
             middle = seen[np.any(seen != 255, axis=-1)]
             assert (middle[:, 2] > middle[:, 0]).mean() > 0.5, up
-    assert point_cloud.default_tilt(np.array([4.0, 5.0, 2.5]), "z") > point_cloud.default_tilt(
-        np.array([1.0, 1.0, 1.0]), "z"
-    )
+    flat, cube = (point_cloud.default_tilt(np.array(sides), "z") for sides in ([4.0, 5.0, 2.5], [1.0, 1.0, 1.0]))
+    assert flat > cube
 
 
 def test_colors_of_an_image_are_those_of_the_points() -> None:

@@ -1,4 +1,4 @@
-"""Attention maps of images for every system with attention, against transformers and dense attention matrices."""
+"""Attention maps of images and point clouds against transformers and dense matrices; attention in regions."""
 
 from __future__ import annotations
 
@@ -14,19 +14,29 @@ import torch
 from torch import Tensor
 
 import regard
+from conftest import Cli
+from data_files import refused
 from page_data import page_data
+from regard.data.points.cloud import PointCloud
+from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.errors import RegardError
+from regard.explain.captioning import ALL_KINDS, PointingScore, cell_coverage, region_mask, score_by_kind
 from regard.explain.images import METHODS, GridAttention, ImageAttention, TokenGrid, query_grid_size
+from regard.explain.points import CloudExplanation, query_index
 from regard.explain.rollout import logit_margin
 from regard.model import Model
 from regard.nn.recording import record_attention
 from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
+from regard.processors.points import PointProcessor
 from regard.runs.explain import parse_position
 from regard.systems import find_preset
 from regard.tasks.modality.image import prepare_images, require_image_processor
+from regard.tasks.modality.points import require_point_processor
 from regard.types import Batch
 from tiny import near, noisy
+from tiny_point_models import LABELS, cloud
+from tiny_point_models import made as made_points
 from tiny_vision_models import made
 
 transformers = pytest.importorskip("transformers")
@@ -248,10 +258,8 @@ def test_every_system_with_attention_is_drawn_over_the_image(system: str, task: 
     read = np.frombuffer(base64.b64decode(data["each"][-1]["bytes"]), np.uint8).reshape(each.shape) / 255
     most = np.array(data["each"][-1]["most"]).reshape(*each.shape[:2], 1, 1)
     assert np.allclose(read * most, each, atol=each.max() / 255)
-    with pytest.raises(RegardError, match=f"{layers + 1}"):
-        found.save(tmp_path / "a.png", layer=layers + 1)
-    with pytest.raises(RegardError, match="Head"):
-        found.save(tmp_path / "a.png", head=9)
+    refused(f"{layers + 1}", found.save, tmp_path / "a.png", layer=layers + 1, error=RegardError)
+    refused("Head", found.save, tmp_path / "a.png", head=9, error=RegardError)
 
 
 def test_dense_predictions_can_be_explained_for_one_pixel() -> None:
@@ -267,10 +275,8 @@ def test_convolutions_have_no_heads_and_are_explained_by_their_last_map() -> Non
         model = made("resnet", task)
         found = model.requires_grad_(False).explain(PICTURE)
         assert set(found.method_maps) == {"grad-cam"} and not found.attention
-        with pytest.raises(RegardError, match="attention"):
-            found.save("a.png", layer=1)
-        with pytest.raises(RegardError, match="attention"):
-            model.explain(PICTURE, at=(1, 1))
+        refused("attention", found.save, "a.png", layer=1, error=RegardError)
+        refused("attention", model.explain, PICTURE, at=(1, 1), error=RegardError)
 
 
 # -- parts
@@ -301,10 +307,174 @@ def test_gradients_of_usual_sizes_fit_into_memory_and_of_the_largest_do_not() ->
 
 def test_unsupported_requests_are_reported() -> None:
     model = made("swin", "classify")
-    with pytest.raises(RegardError, match="16"):
-        model.explain(PICTURE, at=(16, 0))
-    with pytest.raises(RegardError, match="classifier"):
-        made("imagegpt", "draw").explain(PICTURE, "cat")
-    with pytest.raises(RegardError, match="--at"):
-        parse_position("5")
+    refused("16", model.explain, PICTURE, at=(16, 0), error=RegardError)
+    refused("classifier", made("imagegpt", "draw").explain, PICTURE, "cat", error=RegardError)
+    refused("--at", parse_position, "5", error=RegardError)
     assert parse_position("5, 12") == (5, 12)
+
+
+# -- attention inside annotated regions
+
+BOX = (0, 0, 4, 2)
+"""A quarter of an image of 4 × 8 pixels."""
+
+
+def test_cells_count_by_how_much_of_them_the_region_covers() -> None:
+    cover = cell_coverage(region_mask([BOX], (4, 8)), (2, 2))
+    assert cover.tolist() == [[1, 0], [0, 0]]
+    cover = cell_coverage(region_mask([(1, 1, 5, 3)], (4, 8)), (2, 2))
+    assert cover.tolist() == [[3 / 8, 1 / 8], [3 / 8, 1 / 8]]
+    cover = cell_coverage(region_mask([BOX], (4, 8)), (1, 1))
+    assert cover.tolist() == [[0.25]]
+
+
+def test_borders_of_cells_may_be_within_pixels() -> None:
+    """Three cells over eight pixels: the second extends from 2 2/3 to 5 1/3."""
+    cover = cell_coverage(region_mask([(0, 0, 4, 1)], (1, 8)), (1, 3))
+    assert cover[0] == pytest.approx([1, 0.5, 0])
+    fine = cell_coverage(region_mask([(1, 0, 2, 1)], (1, 3)), (1, 6))  # cells smaller than pixels
+    assert fine[0] == pytest.approx([0, 0, 1, 1, 0, 0])
+    mask = np.random.default_rng(0).random((29, 31)) < 0.3
+    for grid in ((7, 5), (29, 31), (40, 3)):
+        assert cell_coverage(mask, grid).mean() == pytest.approx(mask.mean())  # cells have equal areas
+
+
+def test_boxes_are_joined_and_cut_at_the_border() -> None:
+    mask = region_mask([(0, 0, 2, 2), (1, 1, 3, 3), (-2, 3, 1, 9)], (4, 4))
+    assert mask.astype(int).tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [1, 0, 0, 0]]
+    assert not region_mask([(-3, 0, -1, 4)], (4, 4)).any()
+
+
+@pytest.mark.parametrize(
+    "weights, inside, hits",
+    [
+        ([[0.4, 0.2], [0.3, 0.1]], 0.5, 1),
+        ([[2.8, 1.4], [2.1, 0.7]], 0.5, 1),  # relative to the total attention
+        ([[0.1, 0.3], [0.5, 0.1]], 0.25, 0),
+        ([[1, 1], [1, 1]], 0.375, 0.5),  # uniform attention; ties count as chance
+        ([[0, 0], [0, 0]], 0, 0.5),
+    ],
+)
+def test_attention_inside_a_region_and_hits(weights: list[list[float]], inside: float, hits: float) -> None:
+    """The cells are covered by 1, 0.5 and 0: cells with at least half of the largest coverage are in the region."""
+    score = score_by_kind([("shape", np.array(weights), region_mask([(0, 0, 6, 2)], (4, 8)))])["shape"]
+    assert (score.inside_fraction, score.hit_rate) == (pytest.approx(inside), hits)
+    assert (score.uniform_fraction, score.uniform_hit_rate) == (0.375, 0.5)
+
+
+def test_scores_are_means_by_kind_next_to_chance() -> None:
+    on, off = np.array([[0.7, 0.1], [0.1, 0.1]]), np.array([[0.1, 0.1], [0.2, 0.6]])
+    words = [("color", on, [BOX]), ("color", off, [BOX]), ("shape", on, [(0, 0, 8, 2)]), ("shape", on, [])]
+    found = score_by_kind((kind, weights, region_mask(boxes, (4, 8))) for kind, weights, boxes in words)
+    assert list(found) == [ALL_KINDS, "color", "shape"]
+    assert found["color"] == PointingScore(2, pytest.approx(0.4), 0.25, 0.5, 0.25)  # type: ignore[arg-type]
+    assert found["shape"] == PointingScore(1, pytest.approx(0.8), 0.5, 1.0, 0.5)  # type: ignore[arg-type]
+    assert found[ALL_KINDS].num_words == 3 and found[ALL_KINDS].inside_fraction == pytest.approx((0.7 + 0.1 + 0.8) / 3)
+    assert score_by_kind([]) == {}
+
+
+# -- point clouds
+
+
+def explained(model: Any, item: Any, at: Any = None) -> CloudExplanation:
+    found = model.explain(item, at=at)
+    assert isinstance(found, CloudExplanation)
+    return found
+
+
+@pytest.mark.parametrize("task", ["classify", "segment"])
+def test_fractions_are_attention_weights_averaged_over_channels(task: str) -> None:
+    model, whole = made_points(task), cloud(70)
+    found = explained(model, whole, at=11)
+    points: PointProcessor = require_point_processor(model)
+    with torch.no_grad(), record_attention(model.body) as seen:
+        states = model.body(Batch(torch.from_numpy(points.prepare(whole)[0])[None]))
+    levels = [states.aux_losses[f"level{n}"].numpy() for n in range(3)]
+    assert len(found.attention.layers) == len(seen.records) == (4 if task == "classify" else 7)
+    for look, layer in zip(seen.records, found.attention.layers, strict=True):
+        level = levels[layer.level]
+        assert look.weights.shape[2] == len(level), look.name
+        point = int(((whole.coordinates[level] - whole.coordinates[11]) ** 2).sum(1).argmin())
+        right = np.zeros(70)
+        assert look.key_index is not None
+        np.add.at(right, level[look.key_index[0, 0, point].numpy()], look.weights[0, :, point].mean(0).float().numpy())
+        assert np.allclose(found.attention.point_weights(layer), right, atol=1e-6) and abs(right.sum() - 1) < 1e-5
+
+
+def test_a_point_is_chosen_by_number_or_by_position() -> None:
+    whole = PointCloud(np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0]], np.float32), origin=np.array([100.0, 0, 0]))
+    assert query_index(whole, 2) == query_index(whole, np.int64(2)) == 2 and query_index(whole, (101.2, 0.1, 0)) == 1
+    assert query_index(whole, None) == 0, "the point in the center"
+    for at, said in ((3, "between 0 and 2, got 3"), ((1, 2), "got \\(1, 2\\)")):
+        refused(said, query_index, whole, at, error=RegardError)
+    assert parse_position("512", "points") == 512 and parse_position("1.5,-2,3e-1", "points") == (1.5, -2.0, 0.3)
+    for wrong in ("1,2", "a", "nan,0,0", ""):
+        refused("--at", parse_position, wrong, "points", error=RegardError)
+
+
+def test_only_requested_rows_of_a_large_level_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("regard.explain.points.MAX_STORED_QUERIES", 30)
+    model, whole = made_points("segment"), cloud(90)
+    found = explained(model, whole, at=5)
+    kept = [layer.queries is None for layer in found.attention.layers]
+    assert kept == [layer.level > 0 for layer in found.attention.layers] and len(found.attention.layers[0].keys) == 1
+    assert found.attention.nearest_query(found.attention.layers[0]) == int(found.attention.layers[0].queries[0])
+    assert found.save(tmp_path / "it.html").exists()
+
+
+def test_an_explanation_is_saved_as_page_image_or_numbers(tmp_path: Path) -> None:
+    found = explained(made_points("classify", PointProcessor(40, "unit_sphere")), cloud(80), at=3)
+    assert len(found.attention.coordinates) == 40
+    for ending in ("html", "png", "svg"):
+        assert found.save(tmp_path / f"it.{ending}").stat().st_size > 1000
+    said = json.loads(found.save(tmp_path / "it.json").read_text())
+    assert len(said["layers"]) == 4 and abs(sum(row["weight"] for row in said["layers"][0]["attention"]) - 1) < 1e-4
+    for wrong, words in (({"layer": 9}, "Layer.*got 9"), ({"head": 1}, "--head")):
+        refused(words, found.save, tmp_path / "no.png", **wrong, error=RegardError)
+    refused("'ball'", made_points("classify").explain, cloud(), "ball", error=RegardError)
+
+
+# -- point clouds: commands
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """A checkpoint of each task, and point cloud files."""
+    for task in ("classify", "segment"):
+        made_points(task, PointProcessor(64, "unit_sphere")).float().save(tmp_path / task)
+    (tmp_path / "scans").mkdir()
+    for number in range(2):
+        write_ply(tmp_path / "scans" / f"room{number}.ply", read_cloud(f"rooms#part=test,points=150,number={number}"))
+    return tmp_path
+
+
+def test_the_page_of_a_scene_has_a_plain_name_and_tables_list_point_clouds(folders: Path, cli: Cli) -> None:
+    answer = json.loads(cli("predict", folders / "segment", "rooms#part=test,points=90,number=4", "--json").out)
+    page = answer["files"]["page"]
+    assert "#" not in page and Path(page).exists() and abs(sum(answer["value"].values()) - 1) < 0.01
+    (folders / "table.csv").write_text("cloud,other\nscans/room1.ply,x\n")
+    assert cli("predict", folders / "classify", folders / "table.csv").out.split("\t")[1] in LABELS["classify"]
+    assert "point cloud of 1,024 points" in cli("info", "point-tiny").out
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("predict classify scans/rom0.ply", "file not found. Did you mean 'room0.ply'"),
+        ("predict classify a.png", "not a point cloud: the file is an image"),
+        ("predict classify scans/room0.ply --out x", "--out is only for predictions that are files"),
+        ("explain classify scans/room0.ply box", "start from a point (--at INDEX or --at X,Y,Z), not from a class"),
+        ("train depth --data scans --model point-tiny --out r", "'point-tiny' does not support task 'depth'"),
+        ("train classify --data rooms --out r", "for task 'segment', not for 'classify'"),
+        ("train segment --data solids#many=3 --out r", "Unknown solids setting 'many'"),
+        ("train classify --data scans --out r", "no class folders"),
+        ("train classify --data solids --model vit-tiny --out r", "solids"),
+    ],
+)
+def test_invalid_uses_are_reported_in_one_paragraph(
+    words: str, said: str, folders: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders)
+    Path("a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
+    done = cli(*words.split())
+    assert done.code == 2 and said in done.err and "Traceback" not in done.err, done.err

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import regard
 from conftest import Pairs, Trained
+from data_files import refused
 from page_data import page_data
 from regard.draw.token_data import AttentionMap
 from regard.errors import RegardError
@@ -80,8 +81,7 @@ def test_without_a_translation_its_own_is_explained(model: regard.Model, pairs: 
     again = model.explain(source, translation)
     assert all(np.array_equal(a.weights, b.weights) for a, b in zip(own.maps, again.maps, strict=True))
     assert maps(model.explain(SOURCE, ""))["cross"].queries == ("</s>",)
-    with pytest.raises(RegardError, match="empty"):
-        model.explain(" \n")
+    refused("empty", model.explain, " \n", error=RegardError)
 
 
 # -- text: token probabilities and causal attention
@@ -186,11 +186,9 @@ def test_a_text_fills_the_context_and_no_more(poet: regard.Model) -> None:
     full = poet.explain(text)
     assert full.likelihood is not None and len(full.likelihood.tokens) == 160
     assert full.maps[0].queries[-1] == full.likelihood.tokens[-2].piece  # the last token is predicted and not read
-    with pytest.raises(RegardError, match="160"):
-        poet.explain(text + "W")
+    refused("160", poet.explain, text + "W", error=RegardError)
     for nothing in (("",), ("", "")):
-        with pytest.raises(RegardError, match="empty"):
-            poet.explain(*nothing)
+        refused("empty", poet.explain, *nothing, error=RegardError)
 
 
 @pytest.mark.parametrize("train", ["from_characters", "train_lm_bpe", "train_sentence_bpe"])

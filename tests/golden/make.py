@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,12 +23,14 @@ import torch  # noqa: E402
 
 from golden import compute, names, record  # noqa: E402
 
-MACHINES = {
+MACHINES: dict[str, dict[str, str]] = {
+    "this machine": {},
     "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
     "SSE": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
     "two threads": {"OMP_NUM_THREADS": "2"},
 }
-"""Environments for emulating other machines; the tolerances are derived from the differences."""
+"""This machine, which may differ from the machine of the record, and environments for emulating others; the tolerances are
+derived from the differences."""
 NOISE, DRAWS, SALTS = 1e-4, 3, 50
 """Discrete outputs of a filled model must not change under relative parameter noise of this size."""
 MARGIN = 4
@@ -106,13 +109,14 @@ def make(to: Path, chosen: list[str]) -> None:
     record.write(to, kept, tensors)
 
 
-def measure() -> None:
-    """Compute all entries in other environments; entries beyond the default tolerance get a separate tolerance."""
+def measure(machines: list[str]) -> None:
+    """Compute all entries in these environments, by default in all; entries beyond the default tolerance get a separate
+    tolerance. Tolerances measured on other machines are kept if they are larger."""
     kept, tensors = record.read()
     worst: dict[str, float] = {}
-    for name, environment in MACHINES.items():
+    for name in machines or MACHINES:
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, __file__, "--to", folder], check=True, env={**os.environ, **environment})
+            subprocess.run([sys.executable, __file__, "--to", folder], check=True, env={**os.environ, **MACHINES[name]})
             other, others = record.read(Path(folder))
         gaps = {entry: record.gap(found, other["values"][entry]) for entry, found in kept["values"].items()}
         gaps |= {entry: max(gaps[entry], record.gap(row, others[entry])) for entry, row in tensors.items()}
@@ -122,11 +126,10 @@ def measure() -> None:
             found = {entry: gap for entry, gap in gaps.items() if entry.endswith(dtype)}
             largest = max(found, key=lambda entry: found[entry])
             print(f"{name}, {dtype}: largest difference {found[largest]:.2g} of {largest}")
-    kept["tolerances"] = {
-        entry: float(f"{MARGIN * gap:.1e}")
-        for entry, gap in sorted(worst.items())
-        if MARGIN * gap > record.TOLERANCES[entry.rsplit("/", 1)[1]]
-    }
+    for entry, gap in worst.items():
+        known = kept["tolerances"].get(entry, record.TOLERANCES[entry.rsplit("/", 1)[1]])
+        if known < MARGIN * gap < math.inf:
+            kept["tolerances"][entry] = float(f"{MARGIN * gap:.1e}")
     record.write(HERE, kept, tensors)
     print(f"{len(kept['tolerances'])} entries have separate tolerances: {kept['tolerances']}")
 
@@ -135,12 +138,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--overwrite", action="store_true", help="Replace all values of the record.")
     parser.add_argument("--only", action="append", default=[], metavar="ID", help="Replace this case, run or variant.")
-    parser.add_argument("--measure", action="store_true", help="Compute in other environments and write tolerances.")
+    parser.add_argument(
+        "--measure", nargs="*", choices=MACHINES, help="Compute in these environments and write tolerances."
+    )
     parser.add_argument("--to", type=Path, default=HERE, metavar="FOLDER", help="Write to this folder instead.")
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    if given.measure:
-        measure()
+    if given.measure is not None:
+        measure(given.measure)
     elif given.to == HERE and (HERE / record.VALUES).exists() and not (given.overwrite or given.only):
         raise SystemExit(f"{HERE / record.VALUES} exists. Use --overwrite, or --only ID to replace a part.")
     else:

@@ -278,3 +278,5 @@ PRESETS: tuple[str, ...] = (
     "deberta-v2-xlarge",
 )  # fmt: skip
 """Preset n has the id `p` and n, from p01 on: new presets are appended, removed presets become an empty string."""
+SINE_TABLE = "roformer.encoder.embed_positions.weight"
+"""Exported tensor that is computed from the config alone."""

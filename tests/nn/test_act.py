@@ -108,12 +108,6 @@ def test_gradients_of_states_and_cost_are_finite_differences(mixing: Mixing) -> 
     assert torch.autograd.gradcheck(value, (x.requires_grad_(), *halting.parameters()))
 
 
-def test_a_fresh_gate_is_likely_to_stop() -> None:
-    halting = Halting(16, 4)
-    assert halting.gate.bias.tolist() == [1.0]
-    assert halting.halting_probability(torch.zeros(1, 1, 16)).item() == pytest.approx(1 / (1 + np.exp(-1)))
-
-
 def test_halting_is_decided_in_float32_however_states_are_kept() -> None:
     halting = Halting(16, 4)
     x = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(1))

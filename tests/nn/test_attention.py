@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from oracle import kernel_name, near, noise, noisy, same_with_gradients, stand_in
 from regard import capabilities
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import CrossCache
 from regard.nn.attention.masks import (
     AttentionMask,
     Causal,
@@ -146,14 +145,8 @@ def test_a_mask_accepted_by_the_packed_kernel_gives_equal_outputs(name: str, mon
 
 def test_the_packed_kernel_refuses_unsupported_masks() -> None:
     q, k, v = leaves(rows=1)
-    for rule in (
-        None,
-        Causal(),
-        Padding(MARKS),
-        SlidingWindow(1, 1, 2) & OURS,
-        SlidingWindow(1, 1) | OURS,
-        OURS & Padding(LENGTHS),
-    ):
+    compound = SlidingWindow(1, 1, 2) & OURS, SlidingWindow(1, 1) | OURS, OURS & Padding(LENGTHS)
+    for rule in (None, Causal(), Padding(MARKS), *compound):
         assert dispatch.match_packed(rule) is None
         with pytest.raises(ValueError):
             dispatch.varlen(AttentionCall(q, k, v, 1.0, rule))
@@ -173,12 +166,9 @@ def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.M
     chosen = dispatch._choose_backends(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, True)
     assert chosen == (dispatch.SDPA_BACKENDS if changed else dispatch.CUDNN_BACKENDS)
     seen = dispatch._choose_backends(stand_in(2, length, dtype, width=64), 0.1 if changed == "dropout" else 0.0, False)
-    assert seen == (dispatch.SDPA_BACKENDS if changed not in ("", "short") else dispatch.CUDNN_BACKENDS), (
-        "images have few lengths"
-    )
-    assert set(dispatch.SDPA_BACKENDS) < set(dispatch.CUDNN_BACKENDS), (
-        "other kernels follow if cuDNN does not support the shape"
-    )
+    # images have few lengths
+    assert seen == (dispatch.SDPA_BACKENDS if changed not in ("", "short") else dispatch.CUDNN_BACKENDS)
+    assert set(dispatch.SDPA_BACKENDS) < set(dispatch.CUDNN_BACKENDS), "other kernels follow cuDNN"
 
 
 # -- attention modules
@@ -225,26 +215,17 @@ def test_a_block_with_changes_or_hooks_is_not_gone_around(change: str) -> None:
 
 CUDA, CPU, MPS = "cuda", "cpu", "mps"
 HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
+SIMPLE = None, Causal(), Padding(MARKS), SlidingWindow(3, 1), Causal() & SlidingWindow(3, 0, 2)
+COMPOUND = BAND & Padding(LENGTHS), OURS & Padding(LENGTHS), SlidingWindow(1, 1, 2) & OURS
 CHOICES: list[tuple[str, str, torch.dtype, int, AttentionMask | None, bool, float, bool]] = [
-    ("varlen", CUDA, BRAIN, 11, BAND, False, 0.0, False),
-    ("varlen", CUDA, HALF, 11, Memoized(BAND), False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 4, BAND, False, 0.0, False),  # the band covers the row: causal without a mask
-    ("varlen", CUDA, BRAIN, 11, BAND, False, 0.1, False),
-    ("sdpa", CUDA, SINGLE, 11, BAND, False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, Causal() & SlidingWindow(3, 0, 2), False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, BAND & Padding(LENGTHS), False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, SlidingWindow(3, 1), False, 0.0, False),
+    *(("varlen", CUDA, BRAIN, 11, rule, False, dropout, False) for rule in (BAND, OURS) for dropout in (0.0, 0.1)),
+    *(("varlen", CUDA, HALF, 11, rule, False, 0.0, False) for rule in (Memoized(BAND), OURS & SlidingWindow(2, 2))),
     ("varlen", CUDA, BRAIN, 11, Causal() & OURS, False, 0.0, False),
-    ("varlen", CUDA, HALF, 11, OURS & SlidingWindow(2, 2), False, 0.0, False),
+    ("sdpa", CUDA, BRAIN, 4, BAND, False, 0.0, False),  # the band covers the row: causal without a mask
+    *(("sdpa", CUDA, SINGLE, 11, rule, False, 0.0, False) for rule in (BAND, OURS)),
+    *(("sdpa", CUDA, BRAIN, 11, rule, False, 0.0, False) for rule in (*SIMPLE, *COMPOUND)),
     ("eager", CUDA, BRAIN, 11, OURS, False, 0.0, True),
-    ("sdpa", CUDA, SINGLE, 11, OURS, False, 0.0, False),
-    ("varlen", CUDA, BRAIN, 11, OURS, False, 0.1, False),
     ("sdpa", CUDA, BRAIN, 11, OURS, True, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, Causal(), False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, None, False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, OURS & Padding(LENGTHS), False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, Padding(MARKS), False, 0.0, False),
-    ("sdpa", CUDA, BRAIN, 11, SlidingWindow(1, 1, 2) & OURS, False, 0.0, False),
     ("eager", CPU, BRAIN, dispatch.SHORT_ROW, Causal(), False, 0.0, False),
     ("sdpa_float32", CPU, BRAIN, dispatch.SHORT_ROW + 1, Causal(), False, 0.0, False),
     ("sdpa_float32", CPU, BRAIN, dispatch.MIDDLE_ROW, Causal(), False, 0.0, False),
@@ -269,6 +250,7 @@ def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: p
         longer, odd = stand_in(1, keys + 1, dtype, device), stand_in(1, keys, dtype, device, width=12)
         assert rule is not BAND or kernel_name(x, longer, rule, where, dropout, watched) == "sdpa"
         assert kernel_name(odd, x, rule, where, dropout, watched) == "sdpa"
+        assert kernel_name(x, x, rule, where, dropout, watched, has_bias=True) == "sdpa", "no support of a bias"
         monkeypatch.setattr(dispatch, "_capability_of", lambda device: (7, 5))
         assert kernel_name(x, x, rule, where, dropout, watched) == "sdpa", "supported since Ampere"
         monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
@@ -291,15 +273,6 @@ def test_cross_attention_is_the_one_of_torch(bias: bool) -> None:
     same_with_gradients(ours(x, context, mask=Padding(lengths)), right, [x, context, *ours.parameters()])
 
 
-def test_each_matrix_is_initialized_separately() -> None:
-    self_attention, cross = Attention(64, 4), Attention(64, 4, context_width=32)
-    for matrix in (*self_attention.qkv.weight.split(64), cross.q.weight, cross.out.weight):
-        assert 0.95 * (6 / 128) ** 0.5 < matrix.abs().max() <= (6 / 128) ** 0.5
-    for matrix in cross.kv.weight.split(64):
-        assert 0.95 * (6 / 96) ** 0.5 < matrix.abs().max() <= (6 / 96) ** 0.5
-    assert not any(line.bias.any() for line in (self_attention.qkv, self_attention.out, cross.q, cross.kv))
-
-
 def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="heads"):
         Attention(6, 4)
@@ -315,17 +288,3 @@ def test_dropout_removes_a_fraction_of_the_weights_and_scales_the_others() -> No
     gone = dropped == 0
     assert abs(gone.double().mean() - 0.3) < 4 * (0.3 * 0.7 / gone.numel()) ** 0.5
     near(dropped[~gone], (weights / 0.7)[~gone])
-
-
-def test_keys_of_cross_attention_are_computed_once() -> None:
-    cross, x, context, calls = noisy(Attention(6, 2, context_width=4)), noise(2, 3, 6), noise(2, 5, 4, seed=1), []
-    cross.kv.register_forward_hook(lambda *_: calls.append(1))
-    memory, rule = CrossCache(), Padding(torch.tensor([5, 2]))
-    right = cross(x, context, mask=rule)
-    calls.clear()
-    for step in range(3):
-        out = cross(
-            x[:, step : step + 1], context if step < 2 else None, mask=rule, cache=memory, at=torch.tensor([step])
-        )
-        near(out, right[:, step : step + 1])
-    assert len(calls) == 1

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_blocks import NAMES, Pair
 from test_point_transformer import body_of, packed
+from test_threads import check_threads
 from torch import Tensor
 
 import regard
@@ -25,7 +25,7 @@ from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import Causal, GlobalTokens, Padding, SlidingWindow
 from regard.nn.kernels import dispatch, local_attention
 from regard.nn.kernels.table import Kernel
-from regard.nn.recording import record_attention
+from regard.nn.recording import named_attentions, record_attention
 from regard.types import Batch
 from tiny import TINY, collate, tiny
 from tiny_vision_models import made
@@ -106,9 +106,8 @@ def test_a_body_is_one_graph(name: str) -> None:
 def test_window_attention_with_counted_global_tokens_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "flash_forward", flash_forward)
     monkeypatch.setattr(capabilities, "flash_backward", flash_backward)
-    monkeypatch.setattr(
-        local_attention, "LOCAL_KERNELS", [Kernel("", lambda call: True, local_attention._flash, "", "")]
-    )
+    flash = Kernel("", lambda call: True, local_attention._flash, "", "")
+    monkeypatch.setattr(local_attention, "LOCAL_KERNELS", [flash])
     module, x = noisy(LongformerAttention(24, 3)), noise(2, 40, 24).requires_grad_()
     marks = torch.arange(40).expand(2, -1) == torch.tensor([[0], [7]])
     found = []
@@ -150,15 +149,35 @@ def test_point_clouds_of_new_sizes_are_not_compiled_again() -> None:
 
 
 def test_attention_of_a_compiled_model_is_recorded() -> None:
-    model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
-    compiled = torch.compile(model, backend="eager")
+    model = tiny("transformer")
+    body, batch = model.body, collate(model, TINY["transformer"].samples)
+    compiled = torch.compile(body, backend="eager")
     with torch.no_grad():
-        before = compiled(x, y)
+        before = compiled(batch).sequence
         with record_attention(compiled) as seen:  # type: ignore[arg-type]
-            near(compiled(x, y), before)
-        assert seen.names() == NAMES
-        near(compiled(x, y), before)
-    assert len(seen.records) == 3
+            near(compiled(batch).sequence, before)
+        near(compiled(batch).sequence, before)
+    assert seen.names() == list(named_attentions(body)) and len(seen.records) == len(seen.names())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo reads this attribute during tracing
+def test_hidden_states_of_a_compiled_model_are_recorded() -> None:
+    model, x = tiny("bert"), torch.tensor([[5, 6, 7]])
+    right = model.states(x, layers="all").hidden_states
+    model.body = torch.compile(model.body, backend="eager")
+    for _ in range(2):
+        model.states(x)
+        for ours, expected in zip(model.states(x, layers="all").hidden_states, right, strict=True):
+            near(ours, expected)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo reads this attribute during tracing
+@pytest.mark.every(4)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["classify", "lm"])
+def test_threads_use_a_compiled_model(name: str, training: bool) -> None:
+    """Predictions, explanations, streams and logits of several threads."""
+    check_threads(name, training, count=4, compiled=True)
 
 
 def test_a_model_is_compiled_once_for_many_calls() -> None:

@@ -1,4 +1,4 @@
-"""Decoder-only model: cached steps, ragged prompts, static shapes, beams and packing equal one pass over each row."""
+"""Decoder-only model: masks, limits and caches; decode/test_generation.py compares steps with one pass over each row."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ from regard.errors import RegardError
 from regard.nn.attention.masks import materialize
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
 from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
-from regard.nn.blocks.decoder import DecoderOnly, DecoderState
-from regard.nn.recording import record_attention
+from regard.nn.blocks.decoder import DecoderOnly
 from regard.types import Batch, Packing
+from toy_language_models import follow, padded
 
 V, LENGTH = 17, 24
 BANDS = {"dense": (), "banded": (0, 3, 0), "all banded": (4, 4, 2)}
-bands = pytest.mark.parametrize("bands", BANDS)
-rooms = pytest.mark.parametrize("room", [None, LENGTH, 40])
 
 
-def body(bands: str = "dense", learned: bool = True, norm: Any = "pre", dropout: float = 0.0) -> Any:
-    blocks = [transformer_block(12, 3, 20, norm=norm, activation="gelu_tanh", dropout=dropout) for _ in range(3)]
+def body(bands: str = "dense", learned: bool = True) -> Any:
+    blocks = [transformer_block(12, 3, 20, norm="pre", activation="gelu_tanh") for _ in range(3)]
     position = LearnedPosition(LENGTH, 12) if learned else SinusoidalPosition(12)
-    stack = Stack(blocks, nn.LayerNorm(12) if norm == "pre" else None)
-    return noisy(DecoderOnly(TokenEmbedding(V, 12), position, stack, dropout, BANDS[bands])).eval()
+    stack = Stack(blocks, nn.LayerNorm(12))
+    return noisy(DecoderOnly(TokenEmbedding(V, 12), position, stack, 0.0, BANDS[bands])).eval()
 
 
 def ids(rows: int, length: int, seed: int = 0) -> Tensor:
@@ -42,29 +40,7 @@ def said(model: Any, x: Tensor) -> Tensor:
 
 def last(model: Any, rows: list[list[int]]) -> Tensor:
     """Logits after the last token of each row, computed row by row."""
-    return torch.cat([said(model, torch.tensor([row]))[:, -1] for row in rows])
-
-
-def ragged(rows: list[list[int]], more: int = 0) -> Batch:
-    """Right-padded prompts; padding has random tokens."""
-    width = max(map(len, rows)) + more
-    x = ids(len(rows), width, seed=9)
-    for number, row in enumerate(rows):
-        x[number, : len(row)] = torch.tensor(row)
-    return Batch(x, torch.tensor([len(row) for row in rows]))
-
-
-PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9, 7], [9, 3]]
-
-
-def go_on(model: Any, state: DecoderState, rows: list[list[int]], steps: int, seed: int = 5) -> None:
-    """Append to `rows` step by step; the logits of every step equal the logits of the row alone."""
-    tokens = torch.tensor([row[-1] for row in rows])
-    for step in range(steps):
-        near(model.step(tokens, state), last(model, rows))
-        tokens = ids(len(rows), 1, seed=seed + step)[:, 0]
-        for row, token in zip(rows, tokens.tolist(), strict=True):
-            row.append(token)
+    return torch.stack([follow(model, row) for row in rows])
 
 
 @pytest.fixture(autouse=True)
@@ -73,17 +49,11 @@ def calm() -> Any:
         yield
 
 
-def copied(rows: list[list[int]]) -> list[list[int]]:
-    return [list(row) for row in rows]
-
-
 # -- one pass
 
 
 @pytest.mark.parametrize(("name", "masks"), [("dense", 0), ("banded", 1), ("all banded", 2)])
-def test_a_mask_is_materialized_once_for_all_layers_of_a_band(
-    name: str, masks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mask_is_materialized_once_for_all_layers(name: str, masks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     monkeypatch.setattr(
         "regard.nn.attention.masks.materialize", lambda *asked: written.append(1) or materialize(*asked)
@@ -137,73 +107,25 @@ def test_a_prompt_that_is_none_is_refused() -> None:
 # -- cached steps
 
 
-@pytest.mark.every(4)
-@bands
-@rooms
-@pytest.mark.parametrize(("count", "more"), [(4, 0), (4, 2), (4, 20), (9, 0)])
-def test_rows_of_different_lengths_equal_each_row_alone(bands: str, room: int | None, count: int, more: int) -> None:
-    """Nine rows use the kernel for few queries."""
-    model, rows = body(bands), copied((3 * PROMPTS)[:count])
-    state = model.start(ragged(rows, more), room)
-    assert state.positions.tolist() == [len(row) - 1 for row in rows]
-    go_on(model, state, rows, 2)
-    for taken in ([3, 1, 0, 1], [1, 3], [0, 0]):  # the longest row is removed; then all rows have equal length
-        rows = [list(rows[i]) for i in taken]
-        state.select_rows(torch.tensor(taken))
-        go_on(model, state, rows, 3)
-    if room is None:
-        assert state.aligned and state.layers[0].self_cache.k.shape[-2] == state.current_length == len(rows[0]) - 1
-    state.select_rows(torch.tensor([], dtype=torch.long))
-    assert state.positions.tolist() == []
-
-
-def test_rows_without_a_mask_step_without_one() -> None:
-    """The kernel without a mask is faster: rows of equal length need no mask."""
+def test_rows_of_equal_length_are_trimmed_and_need_no_mask() -> None:
+    """The kernel without a mask is faster."""
     model = body("banded")
     state = model.start(Batch(ids(2, 3)))
     assert state.next_step(1).masks == [None] * 3  # the band of 3 covers all keys
     model.step(torch.tensor([1, 2]), state)
     rules = state.next_step(1).masks
     assert rules[0] is None and rules[2] is None and rules[1] is not None
-    assert model.start(ragged(PROMPTS)).next_step(1).masks[0] is not None
-
-
-# -- beams
-
-
-@pytest.mark.every(4)
-@bands
-@rooms
-@pytest.mark.parametrize("W", [2, 3])
-def test_beams_of_ragged_prompts_equal_separate_rows(bands: str, room: int | None, W: int) -> None:
-    model = body(bands)
-    state = model.start(ragged(PROMPTS, more=1), room)
-    state.expand_beams(W)
-    homes = [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()] if room else []
-    paths = [list(row) for row in PROMPTS for _ in range(W)]
-    random = torch.Generator().manual_seed(3)
-    tokens = torch.tensor([path[-1] for path in paths])
-    for number in range(6):
-        near(model.step(tokens, state), last(model, paths))
-        rows = torch.arange(len(paths)) // W * W + torch.randint(W, (len(paths),), generator=random)
-        state.reorder(rows)
-        paths = [list(paths[row]) for row in rows.tolist()]
-        if number == 2:  # the longest row is removed, the shortest is duplicated
-            assert not room or [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()] == homes
-            kept = [source * W + beam for source in (3, 1, 1, 0) for beam in range(W)]
-            state.select_rows(torch.tensor(kept))
-            paths = [list(paths[row]) for row in kept]
-        tokens = torch.randint(V, (len(paths),), generator=random)
-        for path, token in zip(paths, tokens.tolist(), strict=True):
-            path.append(token)
-    assert state.layers[0].self_cache.k.shape[0] == 4, "keys are stored per prompt, not per beam"
+    state = model.start(padded([[3, 1, 4, 1, 5], [9, 2]]))
+    assert state.next_step(1).masks[0] is not None
+    state.select_rows(torch.tensor([1, 1]))
+    assert state.aligned and state.layers[0].self_cache.k.shape[-2] == state.current_length == 1
 
 
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_finished_row_may_be_stepped_on_beyond_the_context(beams: int) -> None:
     """A finished long prompt is stepped together with an unfinished short one: both add columns."""
     model, rows = body("banded"), [ids(1, LENGTH - 2)[0].tolist(), [3, 4]]
-    state = model.start(ragged(rows), LENGTH - 3 + 14)
+    state = model.start(padded(rows), LENGTH - 3 + 14)
     if beams > 1:
         state.expand_beams(beams)
     other, tokens = [list(rows[1]) for _ in range(beams)], [row[-1] for row in rows for _ in range(beams)]
@@ -213,31 +135,13 @@ def test_a_finished_row_may_be_stepped_on_beyond_the_context(beams: int) -> None
         tokens = [0] * beams + new
         for path, token in zip(other, new, strict=True):
             path.append(token)
-
-
-# -- recording attention
-
-
-def test_recorded_attention_is_causal_layer_by_layer() -> None:
-    model, x = body("banded"), ids(1, 6)
-    with record_attention(model) as seen:
-        whole = said(model, x)
-    assert seen.names() == [f"decoder.blocks.{n}.attend" for n in range(3)]
-    at = torch.arange(6)
-    for number, band in enumerate((6, 3, 6)):
-        weights = seen.weights(f"decoder.blocks.{number}.attend")
-        assert torch.equal(weights[0, 0] > 0, (at <= at[:, None]) & (at > at[:, None] - band))
-        near(weights.sum(-1), torch.ones(1, 3, 6, dtype=torch.float64))
-    with record_attention(model, ["decoder.blocks.1.attend"]) as steps:
-        state = model.start(Batch(x[:, :3]))
-        near(torch.stack([model.step(x[:, at], state) for at in (2, 3, 4, 5)], 1), whole[:, 2:])
-    near(steps.weights("decoder.blocks.1.attend"), seen.weights("decoder.blocks.1.attend"))
+    assert state.layers[0].self_cache.k.shape[0] == 2, "keys are stored per prompt, not per beam"
 
 
 def test_noise_in_masked_rows_never_becomes_nan() -> None:
     """Unwritten cache columns contain arbitrary memory: the product with weight 0 must be 0."""
     model = body()
-    state = model.start(ragged([[1, 2, 3, 4], [5]]))
+    state = model.start(padded([[1, 2, 3, 4], [5]]))
     for layer in state.layers:
         attend: Any = layer.self_cache
         attend.buffers = tuple(torch.full((2, 3, 40, 4), float("nan"), dtype=torch.float64) for _ in range(2))

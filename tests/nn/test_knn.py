@@ -185,14 +185,16 @@ def test_a_tree_proves_most_neighbors_and_leaves_ties_to_the_cells() -> None:
         assert torch.equal(found[proven], _all_pairs(x, 8)[proven])
 
 
-# -- farthest points
-
-
 @kinds
 @dtypes
 @pytest.mark.parametrize("counts", COUNTS)
-@pytest.mark.parametrize("rate", [2, 4])
-def test_farthest_points_are_those_of_plain_loops(kind: str, dtype: Any, counts: tuple[int, ...], rate: int) -> None:
+@pytest.mark.parametrize(("rate", "least"), [(2, 2**14), (4, 2**14), (1, 20), (3, 20)])
+def test_farthest_points_are_those_of_plain_loops(
+    kind: str, dtype: Any, counts: tuple[int, ...], rate: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one part, or in slices for point clouds of at least 20 points."""
+    monkeypatch.setattr("regard.nn.points.packing.SLICED_MIN_POINTS", least)
+    monkeypatch.setattr("regard.nn.points.packing.SLICE_SIZE", 16)
     x, packing = points(sum(counts), kind).to(dtype), CloudSizes(counts)
     kept = packing.downsampled(rate)
     assert kept.counts == tuple(max(1, count // rate) for count in counts)
@@ -201,19 +203,6 @@ def test_farthest_points_are_those_of_plain_loops(kind: str, dtype: Any, counts:
         wanted += [first + j for j in reference.farthest(own.double().numpy(), count)]
         first += len(own)
     assert farthest_point_sampling(x, packing, kept).tolist() == wanted
-
-
-@kinds
-@dtypes
-def test_slices_of_a_large_point_cloud_choose_the_same(kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.cat([points(130, kind), points(131, kind, 1), points(9, kind, 2)]).to(dtype)
-    packing = CloudSizes((130, 131, 9))
-    for rate in (1, 3):
-        wanted = farthest_point_sampling(x, packing, packing.downsampled(rate))
-        with monkeypatch.context() as patch:
-            patch.setattr("regard.nn.points.packing.SLICED_MIN_POINTS", 100)
-            patch.setattr("regard.nn.points.packing.SLICE_SIZE", 16)
-            assert torch.equal(farthest_point_sampling(x, packing, packing.downsampled(rate)), wanted)
 
 
 # -- interpolation

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from oracle import grads, near, noise, same_with_gradients, stand_in
 from regard import capabilities
@@ -126,9 +126,7 @@ def test_sums_over_all_tokens_for_a_global_token_are_exact(monkeypatch: pytest.M
 @pytest.mark.parametrize(("way", "name"), [
     ("chunked", "window"), ("chunked", "heads apart"), ("chunked", "marked, lengths"), ("flash", "marked, lengths"),
 ])  # fmt: skip
-def test_dropout_leaves_out_the_same_weights_on_the_way_back(
-    way: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropout_leaves_out_the_same_weights_backward(way: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_attention, "chunk_size", lambda q: (6, 60))
     rule, real = CASES[name][1], torch.tensor([[14], [14]])
     if name == "marked, lengths":
@@ -161,9 +159,6 @@ def test_dropout_removes_its_fraction_and_keeps_the_mean(way: Any) -> None:
     assert abs(float((kept == 0).double().mean()) - share) < 0.02
     far = found[..., 64:, :8]
     assert abs(float((far == 0).double().mean()) - share) < 0.04, "global tokens too"
-
-
-# -- recorded attention
 
 
 @pytest.mark.usefixtures("cut")
@@ -204,9 +199,7 @@ def test_window_masks_are_recognized_by_their_form() -> None:
     found = band_of(real & (marks | window) & PACKED)
     assert (found.window, found.global_tokens) == (window, marks)
     expected = materialize(real & PACKED, 2, 1, torch.arange(L), torch.arange(L))
-    assert found.token_mask is not None and torch.equal(
-        materialize(found.token_mask, 2, 1, torch.arange(L), torch.arange(L)), expected
-    )
+    assert torch.equal(materialize(found.token_mask, 2, 1, torch.arange(L), torch.arange(L)), expected)
     assert band_of(Memoized(Causal() & window)).window.right == 0
     with pytest.raises(ValueError, match="heads"):
         local_attention.local_attention(LocalCall(*inputs(1)[1], LocalPattern(SlidingWindow(1, 1, (1, 2))), 1.0))
@@ -223,9 +216,8 @@ def test_global_tokens_are_found_once_from_left_to_right() -> None:
     places, there = marks.positions()
     assert places[there].tolist() == [0, 20, 36, 3] and there.sum(1).tolist() == [3, 1]
     assert marks.positions()[0] is places
-    assert GlobalTokens(SOME, max_count=8).positions()[0].shape == (2, 8) and GlobalTokens(NONE).positions()[
-        0
-    ].shape == (2, 0)
+    assert GlobalTokens(SOME, max_count=8).positions()[0].shape == (2, 8)
+    assert GlobalTokens(NONE).positions()[0].shape == (2, 0)
     assert GlobalTokens(SOME, max_count=50).positions()[1].sum() == 4
 
 
@@ -241,9 +233,7 @@ HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
         ("chunked", 2, BRAIN, 64, "cpu", "marked, lengths"),
         ("chunked", 2, SINGLE, 64, "cuda", "marked, lengths"),
         ("chunked", 2, BRAIN, 63, "cuda", "marked, lengths"),
-        ("chunked", 2, BRAIN, 64, "cuda", "marked, holes"),
-        ("chunked", 2, BRAIN, 64, "cuda", "heads apart"),
-        ("chunked", 2, BRAIN, 64, "cuda", "packed"),
+        *(("chunked", 2, BRAIN, 64, "cuda", name) for name in ("marked, holes", "heads apart", "packed")),
     ],
 )
 @pytest.mark.usefixtures("cuda_capabilities")
@@ -254,41 +244,28 @@ def test_the_way_follows_from_form_device_and_dtype(
     assert choose(local_attention.LOCAL_KERNELS, LocalCall(q, q, q, band_of(CASES[name][1]), 1.0)).name == way
 
 
-# -- cost
+class LargestTensor(TorchDispatchMode):
+    """Number of bytes of the largest tensor that is computed."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        sizes = [part.untyped_storage().nbytes() for part in tree_leaves(made) if isinstance(part, Tensor)]
+        self.bytes = max(self.bytes, *sizes, 0)
+        return made
 
 
-LONG = """
-import resource
-import torch
-from regard.nn.attention.masks import GlobalTokens, Padding, SlidingWindow
-from regard.nn.kernels.local_attention import LocalCall, chunked_attention, local_attention_with_weights, parse_pattern
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-L = 2**15
-marks = torch.zeros(1, L, dtype=torch.bool)
-marks[0, 0] = True
-band = parse_pattern((SlidingWindow(32, 32) | GlobalTokens(marks)) & Padding(torch.tensor([L - 5])))
-q, k, v = (torch.randn(1, 2, L, 16, requires_grad=True) for _ in range(3))
-short = LocalCall(*(x[:, :, :256] for x in (q, k, v)), parse_pattern(SlidingWindow(32, 32)), 0.3, 0.1)
-chunked_attention(short).sum().backward()
-before = peak()
-chunked_attention(LocalCall(q, k, v, band, 0.3, 0.1)).sum().backward()
-local_attention_with_weights(LocalCall(q, k, v, band, 0.3)).sum().backward()
-print(peak() - before)
-"""
-
-
-@pytest.mark.slow
-def test_a_long_row_costs_memory_that_is_linear_in_its_length() -> None:
-    """A dense table of 32,768 × 32,768 for two heads takes 8 GiB, a mask 256 MiB; windows of 66 keys take 17 MiB."""
-    done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 250
-
-
-# -- on a GPU
+@pytest.mark.parametrize("way", ["chunked", "recorded"])
+def test_no_tensor_of_a_long_row_is_quadratic_in_its_length(way: str) -> None:
+    """A bool mask of 2,048 × 2,048 takes 4 MiB; the weights of 66 keys for two heads take 1 MiB."""
+    length = 2**11
+    near_or_first = SlidingWindow(32, 32) | GlobalTokens(torch.arange(length)[None] == 0)
+    band = band_of(near_or_first & Padding(torch.tensor([2000])))
+    q, k, v = (torch.randn(1, 2, length, 16, requires_grad=True) for _ in range(3))
+    with LargestTensor() as largest:
+        WAYS[way](LocalCall(q, k, v, band, 0.3, 0.1 if way == "chunked" else 0.0)).sum().backward()
+    assert largest.bytes < 3 * 2**20
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -93,36 +93,16 @@ def test_few_global_tokens_need_no_keys_of_all_tokens(count: int, monkeypatch: p
     same_with_gradients(ours, right, [x, *module.parameters()])
 
 
-def test_matrices_that_someone_changed_or_listens_to_are_not_gone_around() -> None:
-    class Louder(nn.Module):
-        def __init__(self, inner: nn.Module) -> None:
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, x: Tensor) -> Tensor:
-            return 2 * self.inner(x)
-
-    module, heard = LongformerAttention(WIDTH, H).double(), []
-    assert module._prefers_folded_kv(1) and not module._prefers_folded_kv(3), (
-        "folding is cheaper for few global tokens only"
-    )
+def test_a_matrix_with_a_hook_or_an_adapter_is_not_gone_around() -> None:
+    module, x, heard = LongformerAttention(WIDTH, H).double(), noise(2, L, WIDTH), []
+    rule = SlidingWindow(2, 2) | GlobalTokens(marked([0, 9], [3]))
+    assert module._prefers_folded_kv(1) and not module._prefers_folded_kv(3), "cheaper for few global tokens"
     handle = module.far_kv.register_forward_hook(lambda *_: heard.append(1))
-    marks, x = marked([0, 9], [3]), noise(2, L, WIDTH)
-    rule = SlidingWindow(2, 2) | GlobalTokens(marks)
-    before = module(x, mask=rule)
+    right = module(x, mask=rule)
     assert heard
     handle.remove()
-    module.far_kv = Louder(module.far_kv)  # type: ignore[assignment]
-    changed = (module(x, mask=rule) - before).abs().sum(-1) > 0
-    assert torch.equal(changed, marks)
-
-
-def test_global_tokens_on_padding_have_no_effect() -> None:
-    module, x = noisy(LongformerAttention(WIDTH, H)), noise(1, L, WIDTH)
-    real = Padding(torch.tensor([20]))
-    ours = module(x, mask=(SlidingWindow(2, 2) | GlobalTokens(marked([0, 25]))) & real)
-    near(ours, module(x, mask=(SlidingWindow(2, 2) | GlobalTokens(marked([0]))) & real))
-    near(ours[0, 20:], module.out.bias.expand(L - 20, -1))
+    module.far_kv = nn.Sequential(module.far_kv)  # type: ignore[assignment]
+    near(module(x, mask=rule), right)
 
 
 def test_short_documents_take_the_kernels_of_whole_documents(monkeypatch: pytest.MonkeyPatch) -> None:

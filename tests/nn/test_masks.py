@@ -94,11 +94,8 @@ def test_a_mask_equals_its_predicate_at_each_query_and_key(name: str) -> None:
     whole = written_out(predicate, [list(range(L))] * B)
     assert torch.equal(rule(b, h, q, k), whole)
     assert torch.equal(create_mask(rule, B, H, L, L, device="cpu"), whole), "flex attention accepts the mask unchanged"
-    for places in (
-        list(range(L)),
-        [6, 7],
-        [[0, 1, 2], [5, 6, 7], [4, 4, 0]],
-    ):  # the same for all rows, or one list per row
+    # the same for all rows, or one list per row
+    for places in (list(range(L)), [6, 7], [[0, 1, 2], [5, 6, 7], [4, 4, 0]]):
         table = materialize(rule, B, H, torch.tensor(places), torch.arange(L))
         rows = places if isinstance(places[0], list) else [places] * B
         assert torch.equal(table.expand(B, H, -1, L), written_out(predicate, rows))  # type: ignore[arg-type]
@@ -129,23 +126,13 @@ def owner(at: int, starts: list[int]) -> int:
     return next(i for i in range(len(starts) - 1) if starts[i] <= at < starts[i + 1])
 
 
-def test_offsets_number_the_documents_and_count_the_positions_in_each() -> None:
-    offsets = Packing(torch.tensor(STARTS), 4)
-    assert offsets.document_ids(torch.arange(8)).tolist() == [owner(at, STARTS) for at in range(8)]
-    assert offsets.positions(8).tolist() == [[at - STARTS[owner(at, STARTS)] for at in range(8)]]
-
-
 def test_positions_after_the_last_document_belong_to_none_of_them() -> None:
     documents = Packing(torch.tensor([0, 2, 5]), 4).document_ids(torch.arange(7)).tolist()
     assert documents[:5] == [0, 0, 1, 1, 1]
     assert not {0, 1} & set(documents[5:])
 
 
-def test_masks_are_combined_and_single_ones_returned_unchanged() -> None:
-    causal, window, real = Causal(), SlidingWindow(2, 0), Padding(torch.tensor(LENGTHS))
+def test_single_masks_are_returned_unchanged() -> None:
+    causal = Causal()
     assert and_masks() is None and and_masks(None, None) is None
     assert and_masks(None, causal, None) is causal
-    joined = and_masks(causal, None, window, real)
-    assert joined is not None
-    expected = written_out(lambda b, h, q, k: q - 2 <= k <= q and k < LENGTHS[b], [list(range(L))] * B)
-    assert torch.equal(materialize(joined, B, H, torch.arange(L), torch.arange(L)).expand(B, H, L, L), expected)

@@ -14,7 +14,7 @@ from oracle import noise, noisy
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import Causal, GlobalTokens, Padding, SlidingWindow
-from regard.nn.recording import HideKeys, ZeroHeads, named_attentions, record_attention
+from regard.nn.recording import HideKeys, ZeroHeads, is_recording, named_attentions, record_attention
 from regard.types import Batch
 
 
@@ -97,3 +97,11 @@ def test_contexts_may_be_nested_and_concern_only_their_model() -> None:
     assert inner.names() == ["b"] and len(inner.records) == 1 and len(outer.records) == 2
     assert torch.equal(inner.records[0].weights, outer.records[0].weights) and not inner.records[0].weights[:, 0].any()
     assert outer.records[1].weights[:, 0].any()
+
+
+def test_unknown_names_are_refused_and_an_error_ends_the_recording(bert: nn.Module) -> None:
+    with pytest.raises(ValueError, match=r"blocks\.7.*encoder\.blocks\.0"), record_attention(bert, ["blocks.7"]):
+        pass
+    with pytest.raises(RuntimeError, match="torn"), record_attention(bert):
+        raise RuntimeError("torn")
+    assert not is_recording()

@@ -10,13 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oracle import kernel_name, near, noise, noisy, same_with_gradients, stand_in
+from oracle import kernel_name, near, noise, noisy, same_with_gradients
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocuments, Padding, SlidingWindow, materialize
+from regard.nn.attention.masks import AttentionMask, Causal, Dense, Padding, SlidingWindow, materialize
 from regard.nn.attention.positions import AttentionPosition, BoundPosition, PositionIds, Rotary, Shaw, T5Bias
 from regard.nn.blocks.block import Residual, RMSNorm
 from regard.nn.kernels import dispatch
-from regard.types import Packing
 
 B, H, D, L = 2, 3, 8, 11
 
@@ -63,7 +62,7 @@ def looked(one: Any, x: Tensor, kind: str, position: Any, mask: Tensor, at: Tens
     for i in range(L):
         for j in range(L):
             if kind.startswith("buckets"):
-                scores[:, :, i, j] += position.table.weight[bucket(int(apart[i, j]), position)]
+                scores[:, :, i, j] += position.table.weight[position.bucket(apart[i, j])]
             if kind.startswith("shaw"):
                 row = max(-3, min(3, int(apart[i, j]))) + 3
                 scores[:, :, i, j] += q[:, :, i] @ position.keys.weight[row] / D**0.5
@@ -81,15 +80,6 @@ def turning(place: int, position: Rotary) -> Tensor:
         matrix[a, a], matrix[a, b], matrix[b, a] = math.cos(angle), -math.sin(angle), math.sin(angle)
         matrix[b, b] = math.cos(angle)
     return matrix
-
-
-def bucket(apart: int, position: T5Bias) -> int:
-    """One of 8 buckets up to a distance of 9: bidirectional 2 exact and 2 logarithmic per side, else 4 and 4."""
-    ahead = 4 * (apart > 0) if position.bidirectional else 0
-    away = abs(apart) if position.bidirectional else max(-apart, 0)
-    # 2 · 4.5^(1/2) = 4.2; 4 · 2.25^(1/4) = 4.9, …
-    limits = (1, 2, 5) if position.bidirectional else (1, 2, 3, 4, 5, 6, 8)
-    return ahead + sum(away >= limit for limit in limits)
 
 
 RULES: dict[str, AttentionMask | None] = {
@@ -125,33 +115,21 @@ def test_it_is_the_formula_whichever_kernel_takes_it(kind: str, rule: str, place
 
 @pytest.mark.parametrize("written", [False, True])
 def test_few_queries_of_a_step_have_the_same_bias(written: bool) -> None:
-    """Eight rows use the decoding kernel, fewer rows the fused kernel."""
+    """Eight rows as two rows."""
     placed = Buckets(H)
     q, k, v = noise(8, H, 2, D), noise(8, H, L, D, seed=1), noise(8, H, L, D, seed=2)
     at, homes = torch.tensor([[9, 10]] * 8), torch.randint(0, 11, (8, L), generator=torch.Generator().manual_seed(3))
-    rule = Dense.from_table(noise(8, 2, L, seed=5) > -1) if written else None
+    rule = Dense(noise(8, 2, L, seed=5) > -1) if written else None
     said = []
     with torch.no_grad():
         for rows in (slice(0, 8), slice(0, 2)):
-            own = None if rule is None else Dense.from_table(rule.table[rows])
-            kernel = kernel_name(q[rows], k[rows], own, at[rows], 0.0, False, has_bias=True)
-            assert kernel == ("bmm" if rows.stop == 8 else "sdpa")
+            own = None if rule is None else Dense(rule.table[rows])
+            assert kernel_name(q[rows], k[rows], own, at[rows], 0.0, False, has_bias=True) == "sdpa"
             here = BoundPosition(noisy(placed, 7), PositionIds(at[rows], homes[rows]))
             bias = here.position.bias(q[rows], k[rows], 0.5, here)
             call = dispatch.AttentionCall(q[rows], k[rows], v[rows], 0.5, own, at[rows], bias=bias, position=here)
             said.append(dispatch.attend(call))
     near(said[0][:2], said[1])
-
-
-STARTS = Packing(torch.tensor([0, 200, 300]), 256)
-
-
-@pytest.mark.usefixtures("cuda_capabilities")
-@pytest.mark.parametrize("rule", [PackedDocuments(STARTS, STARTS), Causal()])
-def test_kernels_without_bias_support_are_not_chosen_with_a_bias(rule: AttentionMask) -> None:
-    x, band = stand_in(1, 300, torch.bfloat16, width=64), rule & SlidingWindow(9, 0)
-    assert kernel_name(x, x, band, None, 0.0, False) == "varlen"
-    assert kernel_name(x, x, band, None, 0.0, False, has_bias=True) == "sdpa"
 
 
 @pytest.mark.parametrize("kind", ["rotary", "buckets", "shaw"])
@@ -198,12 +176,13 @@ def test_waves_are_made_for_each_dtype_of_a_pass() -> None:
 
 
 @pytest.mark.parametrize("both_ways", [True, False])
-def test_buckets_are_those_of_t5(both_ways: bool) -> None:
+@pytest.mark.parametrize(("kind", "sizes"), [(T5Bias, (32, 128)), (Buckets, (8, 9))])
+def test_buckets_are_those_of_t5(kind: type[T5Bias], sizes: tuple[int, int], both_ways: bool) -> None:
     from transformers.models.t5.modeling_t5 import T5Attention
 
     apart = torch.arange(-2000, 2001)
-    right = T5Attention._relative_position_bucket(apart, both_ways, 32, 128)
-    assert torch.equal(T5Bias(H, both_ways).bucket(apart), right)
+    right = T5Attention._relative_position_bucket(apart, both_ways, *sizes)
+    assert torch.equal(kind(H, both_ways).bucket(apart), right)
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])

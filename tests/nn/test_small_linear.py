@@ -51,9 +51,8 @@ def test_packed_weights_of_bfloat16_equal_plain_weights(rows: int) -> None:
     assert (layer.weight in _packed_weights) == packs(torch.bfloat16)
     with torch.no_grad():
         layer.weight.data.mul_(2)
-    assert torch.allclose(
-        said(layer, x).float(), 2 * (right - layer.bias.float()) + layer.bias.float(), atol=4e-2, rtol=2e-2
-    )
+    doubled = 2 * (right - layer.bias.float()) + layer.bias.float()
+    assert torch.allclose(said(layer, x).float(), doubled, atol=4e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh"])

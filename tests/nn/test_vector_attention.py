@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-import point_transformer_reference as reference
 from regard.errors import RegardError
 from regard.nn.points.body import find_neighbors, max_over_neighbors
 from regard.nn.points.packing import CloudSizes
@@ -31,10 +29,6 @@ def made(form: str, width: int = 8, shares: int = 2) -> VectorAttention:
     return noisy(reference_attention(width, shares) if form == "released" else paper_attention(width), 0.4)
 
 
-def weights_of(module: nn.Module, prefix: str = "") -> dict[str, np.ndarray]:
-    return {prefix + name: value.detach().numpy() for name, value in module.state_dict().items()}
-
-
 def near_in(places: Tensor, counts: tuple[int, ...], count: int) -> Neighbors:
     return find_neighbors(places, CloudSizes(counts), count, places, CloudSizes(counts))
 
@@ -46,35 +40,16 @@ def cloud(counts: tuple[int, ...], width: int = 8) -> tuple[Tensor, Tensor]:
 
 
 @forms
-@pytest.mark.parametrize("counts", [(14,), (3, 9), (1, 1), (2, 6, 6)])
-def test_every_point_equals_the_formula(form: str, counts: tuple[int, ...]) -> None:
-    attention = made(form)
-    places, x = cloud(counts)
-    ours = attention(x, near_in(places, counts, 6))
-    w = weights_of(attention, "a.")
-    wanted = [
-        row
-        for own, rows in zip(places.split(counts), x.split(counts), strict=True)
-        for row in reference.attend(w, "a", rows.numpy(), own.numpy(), 6, form)
-    ]
-    assert np.abs(ours.detach().numpy() - np.array(wanted)).max() < 1e-13
-
-
-@forms
-def test_recording_returns_weights_and_key_indices(form: str) -> None:
+def test_recorded_key_indices_mark_missing_neighbors(form: str) -> None:
+    """test_point_transformer.py tests the recorded weights of all levels."""
     attention, counts = made(form), (3, 9)
     places, x = cloud(counts)
-    near = near_in(places, counts, 6)
     with record_attention(nn.ModuleDict({"a": attention})) as seen:
-        attention(x, near)
+        attention(x, near_in(places, counts, 6))
     (look,) = seen.records
-    assert look.name == "a" and look.key_index is not None and look.key_index.shape == (1, 1, 12, 6)
-    assert look.weights.shape == (1, attention.heads, 12, 6)
-    assert torch.allclose(look.weights.sum(-1), torch.ones(1, attention.heads, 12).double())
+    assert look.key_index is not None and look.weights.shape == (1, attention.heads, 12, 6)
     assert look.key_index[0, 0, 0].tolist()[3:] == [-1] * 3 and not look.weights[0, :, :3, 3:].any()
     assert look.key_index[0, 0, :, 0].tolist() == list(range(12)), "each point is its own nearest neighbor"
-    attention(x, near)
-    assert len(seen.records) == 1, "not recorded after the context"
 
 
 @forms

@@ -189,9 +189,7 @@ def test_damaged_bytes_give_an_image_or_an_error_and_nothing_else() -> None:
                 assert found.ndim == (3 if read is read_image else 2)
 
 
-def test_no_thread_prints_a_warning_of_pillow(
-    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_no_thread_prints_a_warning_of_pillow(monkeypatch: Any, recwarn: pytest.WarningsRecorder) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)  # Pillow warns above this limit, and warnings are errors here
     content = encoded(photograph(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12")
     before = list(warnings.filters)
@@ -365,11 +363,8 @@ def test_masks_are_resized_as_their_images_and_stripes_are_cropped_first() -> No
     blocks = np.random.default_rng(0).integers(0, 200, (6, 9)).astype(np.uint8)
     mask = blocks.repeat(20, 0).repeat(20, 1)
     picture = np.repeat(mask[:, :, None], 3, 2)
-    for pixels in (
-        ImageProcessor((60, 90), resample=0),
-        ImageProcessor((50, 50), "shortest", 60, True, resample=0),
-        ImageProcessor((130, 200), "none", crop=True),
-    ):
+    resized = ImageProcessor((60, 90), resample=0), ImageProcessor((50, 50), "shortest", 60, True, resample=0)
+    for pixels in (*resized, ImageProcessor((130, 200), "none", crop=True)):
         assert np.array_equal(pixels.prepare_map(mask), pixels.prepare(picture)[:, :, 0])
     places = np.arange(120 * 180, dtype=np.int32).reshape(120, 180)
     for height, width in ((37, 53), (130, 301)):

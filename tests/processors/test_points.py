@@ -83,7 +83,6 @@ def test_rows_contain_coordinates_then_colors_then_normals_and_zeros_for_missing
     assert x.shape == (20, 9) == (20, points.width) and x.dtype == np.float32 and points.normals_column == 6
     np.testing.assert_array_equal(chosen, np.arange(20))
     np.testing.assert_allclose(x[:, :3], made.coordinates - made.coordinates.astype(np.float64).mean(axis=0), atol=1e-6)
-    assert made.colors is not None
     np.testing.assert_allclose(x[:, 3:6], made.colors / 255, atol=1e-7)
     np.testing.assert_array_equal(x[:, 6:], made.normals)
     x, _ = PointProcessor(features=("colors", "normals")).prepare(PointCloud(cloud(20).coordinates))
@@ -131,7 +130,6 @@ def test_downsampled_and_cropped_points_are_points_of_the_point_cloud() -> None:
         assert 5 < len(x) <= 100
         np.testing.assert_allclose(np.ptp(x[:, :3], axis=0), np.ptp(made.coordinates[chosen], axis=0), atol=1e-5)
         assert (np.ptp(x[:, :2], axis=0) <= 2.0 + 1e-5).all() and np.ptp(x[:, 2]) > 4  # a block is as high as the scene
-        assert made.colors is not None
         np.testing.assert_allclose(x[:, 3:], made.colors[chosen] / 255, atol=1e-7)
         cells = np.floor((made.coordinates[chosen] - made.coordinates.min(axis=0)).astype(np.float64) / 0.4)
         assert len(np.unique(cells, axis=0)) == len(x)
@@ -184,19 +182,16 @@ def test_a_rotation_keeps_distances_and_its_axis_and_rotates_normals(turn: Any, 
 def test_scale_shift_and_jitter_are_within_their_bounds_and_every_direction_is_as_likely() -> None:
     x = cloud(500).coordinates
     size = np.linalg.norm(np.ptp(x, axis=0))
-    factors = [
-        np.linalg.norm(np.ptp(augment_points(x, generator(n), PointAugment(scale=(0.5, 2))), axis=0)) / size
-        for n in range(200)
-    ]
+    scaled = [augment_points(x, generator(n), PointAugment(scale=(0.5, 2))) for n in range(200)]
+    factors = [np.linalg.norm(np.ptp(one, axis=0)) / size for one in scaled]
     assert 0.5 <= min(factors) < 0.6 and 1.9 < max(factors) <= 2.0
     moved = np.stack([augment_points(x, generator(n), PointAugment(shift=0.2)) - x for n in range(50)])
     assert np.ptp(moved, axis=1).max() < 1e-5 and 0.15 < np.abs(moved).max() < 0.2 + 1e-5
     blurred = augment_points(x, generator(), PointAugment(jitter=0.1)) - x
     assert 0.08 < blurred.std() < 0.12 and np.abs(blurred).max() <= 0.3 + 1e-5
     random = generator()
-    found = np.stack(
-        [augment_points(np.eye(3, dtype=np.float32), random, PointAugment(rotate="any"))[0] for _ in range(4000)]
-    )
+    axes, turn = np.eye(3, dtype=np.float32), PointAugment(rotate="any")
+    found = np.stack([augment_points(axes, random, turn)[0] for _ in range(4000)])
     np.testing.assert_allclose(found.mean(axis=0), 0, atol=0.04)
     np.testing.assert_allclose(found.T @ found / 4000, np.eye(3) / 3, atol=0.03)
 
@@ -275,7 +270,6 @@ def test_the_blocks_of_a_scene_contain_every_voxel() -> None:
     found = split_scene(made, points)
     for chosen, x in zip(found.block_indices, found.rows, strict=True):
         assert x.shape == (len(chosen), 6) and len(chosen) <= 64 and x[:, 2].min() == 0
-        assert made.colors is not None
         np.testing.assert_allclose(x[:, 3:], made.colors[found.point_indices[chosen]] / 255, atol=1e-7)
     assert set(np.concatenate(found.block_indices)) == set(range(len(found.point_indices)))
     keep, cell = thinned_plainly(made.coordinates, 0.3)
@@ -291,9 +285,8 @@ def test_tilts_flips_and_scales_match_their_names() -> None:
     angles = np.degrees(np.arccos(np.clip((np.trace(turns, axis1=1, axis2=2) - 1) / 2, -1, 1)))
     assert 9 < np.sqrt((angles**2).mean()) < 11 and angles.max() <= 30.01
     assert np.abs((turns - x).mean(0)).max() < 0.02, "no preferred direction"
-    mirrored = [
-        augment_points(x, generator(n), PointAugment(flip=True, up="y")).diagonal().tolist() for n in range(300)
-    ]
+    flip = PointAugment(flip=True, up="y")
+    mirrored = [augment_points(x, generator(n), flip).diagonal().tolist() for n in range(300)]
     assert {tuple(one) for one in mirrored} == {(1, 1, 1), (-1, 1, 1), (1, 1, -1)}
     assert 0.4 < np.mean([min(one) == 1 for one in mirrored]) < 0.6
     stretched = np.stack([augment_points(x, generator(n), PointAugment(stretch=0.25)) for n in range(500)])
@@ -320,9 +313,8 @@ def test_points_come_round_until_each_was_drawn_or_left_out() -> None:
     for many, count in ((10, 4), (8, 4), (9, 8), (4, 4), (3, 4), (7, 0)):
         some = sample_rounds(many, count, 1, 99)
         assert set(np.concatenate(some)) == set(range(many)), "each"
-        assert all(len(set(one)) == len(one) == (min(count, many) or many) for one in some), (
-            "no point twice in one draw"
-        )
+        # no point twice in one draw
+        assert all(len(set(one)) == len(one) == (min(count, many) or many) for one in some)
         assert len(some) == (-(-many // count) if count else 1)
     assert len(sample_rounds(1000, 4, 1, 3)) == 3 and len(sample_rounds(10, 8, 5, 5)) == 5
     looks = sample_rounds(40, 20, 8, 8)

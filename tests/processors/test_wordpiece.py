@@ -159,11 +159,8 @@ def test_letters_that_never_occurred_are_unknown_and_nothing_to_learn_from_is_re
     assert found == {"Ⴀcat": 1, "☃": 1, "☃☃": 1, "x" * 101: 1} and found.total() == 4
     rare = [chr(0x4E00 + number) for number in range(300)]
     small = TextTokenizer.train_wordpiece([" ".join(rare), "the cat sat on the mat " * 20], 50)
-    assert (
-        small.size <= 50
-        and unknowns(small, ["the cat sat"]).total() == 0
-        and small.backend.token_to_id("cat") is not None
-    )
+    assert small.size <= 50 and unknowns(small, ["the cat sat"]).total() == 0
+    assert small.backend.token_to_id("cat") is not None
     assert unknowns(small, rare).total() > 280
     # the most frequent ones
     assert unknowns(TextTokenizer.train_wordpiece(["0123456789 abcdefghijk", "猫 鳥 " * 20], 20), ["猫鳥"]).total() == 0
@@ -208,9 +205,8 @@ def test_a_published_frame_is_kept(roberta: Path) -> None:
     assert framed(made.template, [9], [8]) == ([2, 2, 9, 3, 8, 4], [0, 0, 0, 0, 1, 1])
     plain, trims = TextTokenizer.load(roberta), TextTokenizer.load(roberta)
     trims.backend.post_processor = processors.ByteLevel()  # adds no special tokens
-    assert (
-        plain.template == trims.template == TokenTemplate((0,), (2, 2), (2,), 0) and trims.with_template() is not trims
-    )
+    assert plain.template == trims.template == TokenTemplate((0,), (2, 2), (2,), 0)
+    assert trims.with_template() is not trims
     longformer = TokenTemplate((2,), (3, 3), (3,), 0)  # the template of the model may differ from the tokenizer
     for text in (TRAINED, TRAINED.with_template(), made):
         again = text.with_template(longformer)
@@ -356,9 +352,8 @@ def test_separate_words_are_split_as_in_transformers_and_every_word_has_a_token(
     folder = write_vocabulary(TRAINED, tmp_path)
     left = [[word for word in words if TRAINED.encode([word])[0]] for words in draw]
     check_words(TextTokenizer.load(folder), theirs_of(folder), [*SENTENCES, *left])
-    check_words(
-        TextTokenizer.load(roberta), theirs_of(roberta, "RobertaTokenizer", add_prefix_space=True), [*SENTENCES, *draw]
-    )
+    theirs = theirs_of(roberta, "RobertaTokenizer", add_prefix_space=True)
+    check_words(TextTokenizer.load(roberta), theirs, [*SENTENCES, *draw])
     words = ["the", "\x00", "cat", "", "\u200d\u200b"]
     ids, numbers = TRAINED.encode_words([words])[0]
     the, cat = TRAINED.backend.token_to_id("the"), TRAINED.backend.token_to_id("cat")

@@ -7,21 +7,18 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from regard.data.points.labeled import CloudSample, iterate_clouds
+from regard.data.points.labeled import CLOUDS, CloudSample
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-HELPERS = {
-    "by_length", "clock", "harness", "league_entries", "marian", "paths", "side_by_side", "synthetic", "turns",
-    "universal_figure",
-}  # fmt: skip
+TEXTS = {path.stem: path.read_text("utf-8") for path in sorted(BENCHMARKS.glob("*.py"))}
+SCRIPTS = [name for name, text in TEXTS.items() if "__main__" in text]
+HELPERS = TEXTS.keys() - SCRIPTS
 """Modules that scripts import and that are not run."""
-SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in HELPERS)
 FIGURE = re.compile(r"(?<![\w.+-])-?\d[\d,]*(\.\d+)?(e-?\d+)?(?![\w.+])")
 """A separate number: "1,024", "0.5", and not the parts of a version such as "2.13.0"."""
 NO_FIGURE = ("left out: ", "not installed: ")
@@ -37,34 +34,26 @@ def importable() -> Iterator[None]:
         del sys.modules[name]
 
 
-def smoke_of(name: str, script: ModuleType, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Lines printed by `NAME.py --smoke`, without the prefix."""
+@pytest.mark.every(3)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_runs_from_end_to_end(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     import harness
 
+    script = importlib.import_module(name)
     for function in ("main", "smoke"):
         assert callable(getattr(script, function, None)), f"benchmarks/{name}.py defines no {function}()"
     harness.run(script.main, script.smoke, ["--smoke"])
     lines = capsys.readouterr().out.splitlines()
     unmarked = [line for line in lines if not line.startswith(harness.MARK)]
     assert not unmarked, f"benchmarks/{name}.py --smoke prints lines without the mark '{harness.MARK}': {unmarked[:3]}"
-    return [line.removeprefix(harness.MARK) for line in lines]
+    lines = [line.removeprefix(harness.MARK) for line in lines]
+    found = any(FIGURE.search(line) for line in lines if not line.startswith(NO_FIGURE))
+    assert found, f"benchmarks/{name}.py --smoke prints no figure: {lines}"
 
 
-def has_figure(lines: list[str]) -> bool:
-    return any(FIGURE.search(line) for line in lines if not line.startswith(NO_FIGURE))
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_runs_from_end_to_end(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = smoke_of(name, importlib.import_module(name), capsys)
-    assert has_figure(lines), f"benchmarks/{name}.py --smoke prints no figure: {lines}"
-
-
-def test_a_helper_is_not_run_but_imported() -> None:
-    scripts = "\n".join((BENCHMARKS / f"{script}.py").read_text("utf-8") for script in SCRIPTS)
+def test_a_helper_is_imported() -> None:
+    scripts = "\n".join(TEXTS[script] for script in SCRIPTS)
     for name in HELPERS:
-        assert "__main__" not in (BENCHMARKS / f"{name}.py").read_text("utf-8")
         assert re.search(rf"^\s*(import|from) {name}\b", scripts, re.MULTILINE), name
 
 
@@ -107,7 +96,7 @@ def test_every_shape_is_written_once_in_its_part_and_class(tmp_path: Path) -> No
     assert counts["train"] + counts["valid"] == 58 and counts["test"] == 19 and counts["valid"] > 0
     parts: dict[int, str] = {}
     for part in counts:
-        for item in iterate_clouds([str(tmp_path / "out" / part)]):
+        for item in CLOUDS.samples([str(tmp_path / "out" / part)]):
             assert isinstance(item, CloudSample)
             given, number = Path(item.source).stem.split("-")
             source, label = (train, labels[0]) if given == "train" else (test, labels[1])
@@ -129,7 +118,7 @@ def test_points_are_spread_evenly_in_the_cells_and_normals_point_out_of_the_body
     body[0, 2:10, 2:10, 2:10] = 1
     np.savez(tmp_path / "m.npz", X_train=body, y_train=[0], X_test=body, y_test=[0])
     modelnet().prepare(tmp_path / "m.npz", tmp_path / "out", modelnet().Wanted(surface=True, points=1000, normals=True))
-    [item] = iterate_clouds([str(tmp_path / "out" / "test")])
+    [item] = CLOUDS.samples([str(tmp_path / "out" / "test")])
     assert isinstance(item, CloudSample)
     cloud = item.read()
     assert len(cloud.coordinates) == 1000 and cloud.normals is not None

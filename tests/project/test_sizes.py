@@ -8,7 +8,10 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from regard.tasks import TASKS
+from regard.data.reader import Reader
+from regard.tasks import TASKS, Task
+from regard.tasks.base import Encoded, Objective, OptionRules
+from regard.tasks.modality.base import Modality
 
 SOURCE = Path(__file__).parents[2] / "src/regard"
 
@@ -91,6 +94,19 @@ def test_classes_of_the_tasks_are_small_and_a_task_of_several_modalities_has_one
         rows = [task for task in TASKS if task.name == name]
         assert len(rows) > 1 and len({task.objective_path for task in rows}) == 1
         assert len({task.input for task in rows}) == len(rows)
+
+
+def test_nothing_of_the_former_task_class_is_left_outside_of_its_recorded_place() -> None:
+    places = {
+        "`Task` row": Task, "reader": Reader, "objective": Objective, "modality": Modality, "head options": OptionRules,
+        "`Encoded`": Encoded,
+    }  # fmt: skip
+    record = (SOURCE.parents[1] / "docs/design/tasks.md").read_text(encoding="utf-8")
+    members = re.findall(r"^\| (\w+) \| ([^|]+) \|", record, re.MULTILINE)[1:]
+    assert len(members) == 97
+    for member, recorded in members:
+        found = {place for place, kind in places.items() if member in {*dir(kind), *kind.__annotations__}}
+        assert member == "name" or [place for place in found if place not in recorded] == [], member
 
 
 def probes(source: str) -> list[str]:

@@ -6,7 +6,6 @@ import fnmatch
 import json
 import subprocess
 import sys
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from regard.cli import app
 from regard.data.check.engine import Survey
 from regard.data.reader import Reader
 from regard.index import INDEX_PATH, list_rows, load_index
-from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS
-from regard.systems.common.system import LazyTable
 from regard.tasks import TASKS, find_task
 from regard.tasks.base import Objective
+from write_index import build_index
 
 PROGRAM = """
 import contextlib, io, json, sys, time
@@ -143,15 +141,15 @@ SLOW = (
 """Modules that take long to import, and that a prediction of a text model does not use."""
 
 RUN = (
-    *CHECKED, "regard.model", "regard.types", "regard.weights.*", "regard.capabilities",
+    *CHECKED, "regard.model", "regard.types", "regard.threads", "regard.weights.*", "regard.capabilities",
     "regard.explain", "regard.systems.transformer", "regard.decode.*", "regard.nn.*", "regard.training.distributed",
     *within("regard.systems.common", "checkpoint marian recipes system"),
     *within("regard.tasks", "base modality translate"), *within("regard.tasks.modality", "base text"),
     *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
     *within("regard.data.batching", "padding samplers"),
-    *within("regard.data", "file_discovery reader store"),
+    *within("regard.data", "file_discovery memory_tables reader store"),
     *within("regard.data.text", "files formats samples tables"),
-    *within("regard.runs", "predict terminal"),
+    *within("regard.runs", "predict"),
 )  # fmt: skip
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
 
@@ -187,7 +185,7 @@ def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: P
         # torch.optim imports torch._dynamo, and torch.utils.flop_counter, by which info counts operations, imports triton
         "train": (["translate", "--data", str(few), "--out", "new", *settings], TRAIN, ()),
         "explain": ([str(whole), "a cat", "--out", "map.json"], EXPLAIN, ()),
-        "info": (["transformer-tiny"], (*EXPLAIN, "regard.runs.info"), ()),
+        "info": (["transformer-tiny"], (*EXPLAIN, "regard.runs.info", "regard.tasks.tensor_inputs"), ()),
     }  # fmt: skip
     torch, *reports = start(["torch"], *([name, *words] for name, (words, _, _) in commands.items()))
     assert not foreign(torch, ())
@@ -200,7 +198,7 @@ def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: P
 
 
 def test_the_index_equals_the_tables_and_every_path_is_an_object_of_that_name() -> None:
-    assert json.loads(json.dumps(build_index())) == load_index(), "run: python -m regard.runs.catalog"
+    assert json.loads(json.dumps(build_index())) == load_index(), "run: python tools/write_index.py"
     assert INDEX_PATH.read_text("utf-8") == json.dumps(build_index(), ensure_ascii=False, indent=1) + "\n"
     assert [row["model"] for row in list_rows("models")] == list(SYSTEMS)
     assert [row["preset"] for row in list_rows("presets")] == [name for one in SYSTEMS.values() for name in one.presets]
@@ -210,19 +208,3 @@ def test_the_index_equals_the_tables_and_every_path_is_an_object_of_that_name() 
         assert isinstance(task.objective, Objective) and task.objective.modality.name == task.input
         assert isinstance(task.reader, Reader) and issubclass(task.checker, Survey) and callable(task.explainer)
         assert task.checker.task == task.name and find_task(task.name, task.input) is task
-
-
-def test_a_table_imports_an_entry_at_its_first_access_only() -> None:
-    table: Any = LazyTable({"a": "fractions:Fraction", "b": "nowhere:Nothing"})
-    assert list(table) == ["a", "b"] and len(table) == 2 and "b" in table and "c" not in table
-    assert table["a"] is Fraction
-    with pytest.raises(ModuleNotFoundError):
-        table["b"]
-    with pytest.raises(KeyError):
-        table["c"]
-    table["b"], table["c"] = 1, 2
-    assert dict(table) == {"a": Fraction, "b": 1, "c": 2}
-    del table["b"], table["c"]
-    assert list(table) == ["a"]
-    with pytest.raises(KeyError):
-        del table["c"]

@@ -64,8 +64,10 @@ def follow(text: str, copy: Path) -> int:
 def test_tutorial_leads_to_a_working_product(name: str, steps: int, harness: str, folder: Path) -> None:
     copy = folder / "copy"
     shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__", "golden", "mutants"))
+    shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__", "golden"))
     shutil.copy(ROOT / "pyproject.toml", copy)
+    (folder / "tools").mkdir()
+    shutil.copy(ROOT / "tools/write_index.py", folder / "tools")
     for file, content in FILES.items():
         (folder / file).write_text(content)
     text = (ROOT / f"docs/tutorials/{name}.md").read_text(encoding="utf-8")

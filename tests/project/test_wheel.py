@@ -113,6 +113,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     run(*pip, wheel, cwd=folder)
     dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "COVERAGE_PROCESS_START")
     variables = {name: value for name, value in os.environ.items() if name not in dropped}
+    (folder / "pairs.tsv").write_text("".join(f"text {i}\tText {i}\n" for i in range(20)), encoding="utf-8")
     variables["REGARD_CACHE"] = str(folder / "cache")
     variables["PATH"] = os.pathsep.join((str(environment / "bin"), os.defpath))
     return Installed(environment, packages, folder, variables)
@@ -128,13 +129,11 @@ def test_regard_is_imported_from_the_wheel_with_its_lists_and_checks(installed: 
     # lists are read from index.json
     assert "transformer-tiny" in installed.regard("list", "presets")
     assert "translate" in installed.regard("list", "tasks")
-    (installed.folder / "pairs.tsv").write_text("".join(f"text {i}\tText {i}\n" for i in range(20)), encoding="utf-8")
     report = json.loads(installed.regard("check", "translate", "--data", "pairs.tsv", "--json"))
     assert (report["task"], report["errors"]) == ("translate", 0)
 
 
 def test_training_prediction_and_page_with_the_installed_program(installed: Installed) -> None:
-    (installed.folder / "pairs.tsv").write_text("".join(f"text {i}\tText {i}\n" for i in range(20)), encoding="utf-8")
     installed.regard("train", "translate", "--data", "pairs.tsv", "--out", "runs/x", "--set", *SMALL)
     row = json.loads(installed.regard("predict", "runs/x", "text 3", "--json"))
     assert row["input"] == "text 3" and "value" in row

@@ -1,4 +1,4 @@
-"""Inputs of captioners: caption files for prediction, unusual images, incomplete rows."""
+"""Inputs of captioners: caption files for prediction, incomplete rows."""
 
 from __future__ import annotations
 
@@ -6,24 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 from test_captions import FORMS, SAID, coco, each, karpathy, lines
 from test_captions import place as place
-from test_cli import Cli, Done
-from test_cli import cli as cli
 
-from caption_album import PRESET, SETTINGS, SIZES, captioner
-from regard.data.images.captions import read_captions, read_uncaptioned
+from caption_album import PRESET, SETTINGS, SIZES, album_in, captioner
+from conftest import Cli, Done
+from regard.data.images.captions import CAPTIONED, read_captions
 from regard.data.text.tables import SkippedRow
-
-ODD: dict[str, tuple[str, tuple[int, int]]] = {
-    "UPPER 1.JPG": ("RGB", (40, 30)), "cmyk.jpg": ("CMYK", (33, 40)), "palette.png": ("P", (20, 20)),
-    "alpha.png": ("RGBA", (20, 31)), "grey.png": ("L", (20, 20)), "bits.png": ("1", (20, 20)), "one.png": ("RGB", (1, 1)),
-    "thin.png": ("RGB", (1, 200)), "moving.gif": ("P", (20, 20)),
-}  # fmt: skip
-"""Image mode and size by file name."""
 
 
 @pytest.fixture
@@ -33,7 +24,7 @@ def model(tmp_path: Path) -> str:
 
 
 def named(path: Path) -> list[str]:
-    found = read_uncaptioned(str(path), None)
+    found = CAPTIONED.inputs(str(path), None)
     return [Path(item.source).name for item in found if not isinstance(item, SkippedRow)]
 
 
@@ -93,19 +84,12 @@ def test_an_invalid_row_keeps_its_position_and_stops_nothing(place: Path, model:
         assert done.code == 2 and done.out.count('"value": null') == 1 and "1 of 4 inputs failed" in done.err
 
 
-@pytest.fixture
-def odd(tmp_path: Path) -> Path:
-    """Images of every mode in a folder with spaces in its name, with a caption as a string instead of a list."""
-    folder = tmp_path / "my odd data"
-    folder.mkdir()
-    pixels = np.random.default_rng(3).integers(0, 256, (200, 40, 3), dtype=np.uint8)
-    for name, (mode, (width, height)) in ODD.items():
-        Image.fromarray(pixels[:height, :width]).convert(mode).save(folder / name)
-    for number in range(12):
-        Image.fromarray(pixels[number : number + 20]).save(folder / f"n{number}.png")
-    names = [*ODD, *(f"n{number}.png" for number in range(12))]
-    lines(folder / "captions.jsonl", *({"image": name, "caption": f"a thing of {name[0]}"} for name in names))
-    return folder
+def test_images_of_one_pixel_or_column_are_captioned_and_explained(tmp_path: Path, model: str, cli: Cli) -> None:
+    for mode, size in (("RGB", (1, 1)), ("P", (1, 200)), ("CMYK", (40, 33))):
+        image = tmp_path / f"{mode}.JPG"
+        Image.new(mode, size).save(image, "GIF" if mode == "P" else "JPEG")
+        assert answered(cli("predict", model, str(image), "--json")) == [image.name]
+        assert cli("explain", model, str(image), "--out", str(tmp_path / "explanation.html")).code == 0
 
 
 def trained(data: Path, out: Path) -> list[str]:
@@ -113,33 +97,21 @@ def trained(data: Path, out: Path) -> list[str]:
     return [*words, "--set", *SETTINGS, "train.steps=4", "train.eval_every=2", "data.valid_fraction=0.3"]
 
 
-def test_unusual_images_are_trained_on_predicted_scored_and_explained(odd: Path, tmp_path: Path, cli: Cli) -> None:
-    out = tmp_path / "a run"
-    assert "Found no errors" in cli("check", "caption", "--data", str(odd)).out
-    done = cli(*trained(odd, out))
-    assert done.code == 0, done.err
-    for name in ODD:
-        done = cli("predict", str(out), str(odd / name))
-        assert done.code == 0 and done.out.startswith(f"{odd / name}\t"), done.err
-    assert cli("evaluate", str(out), "--data", str(odd)).code == 0
-    for name in ("one.png", "thin.png", "cmyk.jpg"):
-        assert cli("explain", str(out), str(odd / name), "--out", str(tmp_path / "explanation.html")).code == 0
-
-
-def test_rows_that_lack_something_are_named(odd: Path, tmp_path: Path, cli: Cli) -> None:
-    good = (odd / "captions.jsonl").read_text()
-    path = lines(odd / "x.jsonl", good, {"image": "n0.png", "captions": []}, {"image": "n1.png", "captions": [""]})
+def test_rows_that_lack_something_are_named(tmp_path: Path, cli: Cli) -> None:
+    album = album_in(tmp_path / "my album")
+    good = (album / "captions.jsonl").read_text()
+    path = lines(album / "x.jsonl", good, {"image": "n 0.png", "captions": []}, {"image": "n 1.png", "captions": [""]})
     assert "2 entries skipped" in "".join(cli(*trained(path, tmp_path / "left"))[1:])
     for right, row in (
-        ("line 22: image 'gone.png' not found", {"image": "gone.png", "caption": "x"}),
-        ("line 22: expected text in 'captions'", {"image": "n0.png", "captions": [["x"]]}),
+        ("line 31: image 'gone.png' not found", {"image": "gone.png", "caption": "x"}),
+        ("line 31: expected text in 'captions'", {"image": "n 0.png", "captions": [["x"]]}),
     ):
-        done = cli(*trained(lines(odd / "wrong.jsonl", good, row), tmp_path / "no"))
+        done = cli(*trained(lines(album / "wrong.jsonl", good, row), tmp_path / "no"))
         assert done.code == 2 and right in done.err and not (tmp_path / "no").exists()
     # images of one name from two folders are two
     for folder in ("a", "b"):
-        (odd / folder).mkdir()
-        Image.new("RGB", (9, 9), (folder == "a" and "red") or "blue").save(odd / folder / "same.png")
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (9, 9), (folder == "a" and "red") or "blue").save(tmp_path / folder / "same.png")
     rows: list[Any] = [{"image": f"{folder}/same.png", "caption": folder} for folder in "abab"]
-    found = list(read_captions(str(lines(odd / "same.jsonl", *rows))))
+    found = list(read_captions(str(lines(tmp_path / "same.jsonl", *rows))))
     assert [item.captions for item in found if not isinstance(item, SkippedRow)] == [("a", "a"), ("b", "b")]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from test_captioners import learnt
 
 import regard
+from caption_album import album_in
 from regard.errors import SettingError
 from regard.systems import find_preset
 from tiny_caption_models import EYES, SIZES
 
 NAMES = list(SIZES)
-COLOURS = ("red", "green", "blue", "white")
 SMALL = (
     "train.steps=6", "train.eval_every=3", "train.log_every=1", "train.batch_size=8", "train.warmup_steps=2",
     "train.precision=float32", "data.vocab_size=300", "data.eval_samples=4", "data.valid_fraction=0.2",
@@ -28,15 +26,7 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("album")
-    (folder / "images").mkdir()
-    lines = []
-    for number in range(16):
-        Image.new("RGB", (24 + number, 20), COLOURS[number % 4]).save(folder / "images" / f"{number}.png")
-        captions = [f"a {COLOURS[number % 4]} thing", f"this is {COLOURS[number % 4]}"]
-        lines.append(json.dumps({"image": f"{number}.png", "captions": captions}))
-    (folder / "captions.jsonl").write_text("\n".join(lines) + "\n")
-    return folder
+    return album_in(tmp_path_factory.mktemp("album"))
 
 
 def train(name: str, album: Path, out: Path, *settings: str, **more: Any) -> Any:
@@ -60,7 +50,7 @@ def test_an_encoder_checkpoint_is_used_and_then_copied(name: str, frozen: str, a
     assert all(torch.equal(part, right[key]) for key, part in seen.items()) == (frozen == "true")
     shutil.rmtree(tmp_path / "eyes")
     back = regard.load(tmp_path / "run")
-    picture = str(album / "images" / "3.png")
+    picture = str(album / "images" / "n 3.png")
     assert back.predict(picture) == model.predict(picture)
     assert all(part.requires_grad == (frozen == "false") for part in back.body.eyes.parameters())
     train(name, album, tmp_path / "run", *settings, resume=True)  # the run is complete

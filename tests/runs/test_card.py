@@ -9,33 +9,23 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from test_cli import Cli
-from test_cli import cli as cli
 
 import regard
-from conftest import Trained
+from caption_album import captioner
+from conftest import Cli, Trained
 from encoders import encoder
 from regard.data.points.cloud_files import write_ply
-from regard.data.settings import DataSettings
 from regard.data.synthetic.algorithmic import AlgorithmicQuestion
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.card import usage
 from regard.systems import SYSTEMS, gpt2, universal
 from regard.tasks import Task, find_task
-from tiny_caption_models import config_of
 from tiny_point_models import cloud
 from tiny_point_models import made as gatherer
 from tiny_text_models import SIZES
 from tiny_vision_models import fresh
 from tokenizer_files import STORY
-
-
-def captioner(name: str) -> Model:
-    text, task = TextTokenizer.train_sentence_bpe([STORY], 300), find_task("caption", "image")
-    config = config_of(name, max_length=6)
-    reader = task.modality.build_processor(text, config, DataSettings())
-    return assemble(ModelSpec(SYSTEMS[name], task.modality.fit_config(config, reader), task), reader)
 
 
 def speaker(name: str) -> Model:
@@ -67,7 +57,7 @@ MADE: dict[str, Any] = {
     "segment": lambda: fresh("dpt", "segment"), "depth": lambda: fresh("dpt", "depth"),
     "draw": lambda: fresh("imagegpt", "draw"), "discern": lambda: gatherer("classify"),
     "partition": lambda: gatherer("segment"),
-    **{name: lambda name=name: captioner(name) for name in SYSTEMS if name.startswith("caption-")},
+    **{name: lambda name=name: captioner([STORY], name, "", max_length=6) for name in SYSTEMS if name.startswith("caption-")},
 }  # fmt: skip
 
 

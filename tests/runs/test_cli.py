@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 import typer.main
 
 import regard
-from conftest import TINY, TWELVE, Pairs, Trained, facts, write_pairs
-from regard.cli import app, expand_options, main
+from conftest import TINY, TWELVE, Cli, Done, Pairs, Trained, facts, write_pairs
+from regard.cli import app, expand_options
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Done]
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
-    """Run `regard` with these arguments in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
-
-    def call(*words: object, stdin: str = "") -> Done:
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        return Done(int(left.value.code or 0), *capsys.readouterr())
-
-    return call
 
 
 def promised() -> Iterator[list[str]]:
@@ -156,9 +128,8 @@ def test_arguments_files_and_pipes_are_predicted_in_order_with_empty_lines_kept(
     assert cli("predict", trained.path, stdin=text).out == f"{answers[0]}\n\n"
     done = cli("predict", trained.path, stdin="a horse ran\ncaf\udce9\n")
     assert done.code == 2 and "line 2" in done.err and "UTF-8" in done.err
-    rows = [
-        json.loads(line) for line in cli("predict", trained.path, "--json", stdin="\n".join(texts)).out.splitlines()
-    ]
+    done = cli("predict", trained.path, "--json", stdin="\n".join(texts))
+    rows = [json.loads(line) for line in done.out.splitlines()]
     assert [row["input"] for row in rows] == texts and [row["value"] for row in rows] == answers
     full = rows[0]
     assert full.keys() == rows[1].keys() and sum(full["logprobs"]) == pytest.approx(full["score"][0], abs=1e-4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,8 @@ from PIL import Image
 from rich.console import Console
 
 import regard
-from conftest import rows
+from conftest import Cli, rows
 from data_files import refused
-from regard.cli import main
 from regard.data.images.labeled import ImageSample, iterate_images, iterate_unlabeled
 from regard.data.settings import DataSettings
 from regard.data.training_files import describe_empty_rows
@@ -27,7 +25,6 @@ from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_layer_scores
 from regard.errors import RegardError, SettingError
 from regard.explain.images import ImageExplanation
-from regard.model import assemble
 from regard.runs import progress
 from regard.runs.check import check
 from regard.runs.evaluate import small_sample_warning
@@ -39,6 +36,7 @@ from regard.tasks import find_task
 from regard.tasks.base import EncodingContext, HeadOptions
 from regard.tasks.classify import label_ids
 from regard.training.loop import TrainStep
+from tiny_vision_models import fresh
 
 CLASSIFY, SEGMENT = find_task("classify", "image"), find_task("segment")
 SIZES = (
@@ -91,8 +89,7 @@ def test_inputs_and_folders_of_other_kinds_are_reported(
 ) -> None:
     for task, out, message in ((SEGMENT, tmp_path / "seen.png", "--out"), (CLASSIFY, tmp_path, "prints text")):
         model: Any = SimpleNamespace(task=task, objective=task.objective)
-        with pytest.raises(RegardError, match=message):
-            predict(model, ["x.png"], DecodeSettings(), False, 1, None, out)
+        refused(message, predict, model, ["x.png"], DecodeSettings(), False, 1, None, out, error=RegardError)
     assert [one.value for one in read_inputs(find_task("classify"), [str(tmp_path)])] == [str(tmp_path)]
     assert "its name is used as text" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", ["a.png\n", "\n"])  # an empty line is not an image
@@ -142,15 +139,11 @@ def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> No
     assert not any(f"| {name} " in card for name in (*unused, "decode.num_beams"))
 
 
-def test_tables_of_images_are_predicted_row_by_row(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_of_images_are_predicted_row_by_row(tmp_path: Path, cli: Cli) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    made = regard.build("vit-tiny", task="classify", image_size=8, width=12, depth=1, heads=2, ffn_dim=12)
-    reader = made.task.modality.default_processor(made.config, DataSettings())
-    assemble(replace(made.spec, options=HeadOptions(("a", "b", "c"))), reader).save(tmp_path / "run")
+    fresh("vit", "classify").save(tmp_path / "run")
     files = []
     for number, grey in enumerate((10, 200)):
         Image.fromarray(np.full((9, 9, 3), grey, np.uint8)).save(tmp_path / f"{number}.png")
@@ -159,11 +152,9 @@ def test_tables_of_images_are_predicted_row_by_row(
     pq.write_table(pa.table({"image": files}), tmp_path / "list.parquet")
     said = {}
     for name, code in (("list.csv", 2), ("list.parquet", 0)):
-        monkeypatch.setattr(sys, "argv", ["regard", "predict", str(tmp_path / "run"), str(tmp_path / name), "--json"])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert stop.value.code == code
-        said[name] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        done = cli("predict", "run", name, "--json")
+        assert done.code == code
+        said[name] = [json.loads(line) for line in done.out.splitlines()]
     assert [Path(str(row["input"])).name for row in said["list.parquet"]] == ["list-1", "list-2"]
     told = [row["score"] for row in said["list.csv"] if row["score"]]
     assert told == [row["score"] for row in said["list.parquet"]]
@@ -196,9 +187,8 @@ def test_another_image_replaces_a_broken_one(folder: Path) -> None:
     samples = [ImageSample(str(file), file.parent.name) for file in sorted(folder.glob("*/*.png"))[4:8]]
     config = replace(find_preset("vit-tiny")[1].config, image_size=8)
     processor, options = CLASSIFY.modality.default_processor(config, DataSettings()), HeadOptions(("a", "b"))
-    encoded = CLASSIFY.objective.encode(
-        samples, config, EncodingContext(processor, 1, DataSettings(flip=True), options)
-    )
+    context = EncodingContext(processor, 1, DataSettings(flip=True), options)
+    encoded = CLASSIFY.objective.encode(samples, config, context)
     rows = np.array([[0, 5], [1, 6], [2, 7], [3, 8]])
     whole = CLASSIFY.objective.collate(encoded, rows, config)
     Path(samples[2].source).write_bytes(b"no picture")

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import Cli
-from test_cli import cli as cli
 
+from conftest import Cli
 from encoders import encoder
 from regard.errors import RegardError
 from regard.model import Model
 from regard.runs.predict import expand_files, read_inputs
 from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from tokenizer_files import STORY
 
 TEXTS = ["the cat sat", "a dog is on the mat", "cats on the mat"]
 
 
 def made(task: str, tmp: Path, labels: tuple[str, ...] = (), pair: str = "") -> tuple[Path, Model]:
-    model = encoder(task, [STORY, *TEXTS], labels, vocab_size=200)
-    model.spec = replace(model.spec, options=replace(model.spec.options, pair_order=pair))
+    model = encoder(task, [STORY, *TEXTS], vocab_size=200, options=HeadOptions(labels, pair_order=pair))
     return model.save(tmp / task), model
 
 
@@ -93,9 +91,8 @@ def test_every_form_of_training_table_is_predicted_whatever_its_labels(
 def test_invalid_lines_and_rows_are_named_and_the_others_are_predicted(cli: Cli, tmp_path: Path) -> None:
     folder, model = made("classify", tmp_path, ("same", "other"), "ordered")
     pair = "the cat\ta dog"
-    Path("a.txt").write_bytes(
-        f"{pair}\nonly one\n\n{pair}\ncaf".encode() + b"\xe9\tx\n" + f"{pair}\nonly two\n".encode()
-    )
+    lines = pair.encode(), b"only one", b"", pair.encode(), b"caf\xe9\tx", pair.encode(), b"only two", b""
+    Path("a.txt").write_bytes(b"\n".join(lines))
     done = cli("predict", folder, "a.txt")
     lines = done.out.splitlines()
     assert done.code == 2 and len(lines) == 7

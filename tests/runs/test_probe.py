@@ -1,4 +1,4 @@
-"""ImageGPT as a classifier, and linear probes of every model body that reads images, through the commands."""
+"""Linear probes of every model body that reads images, through the commands."""
 
 from __future__ import annotations
 
@@ -12,44 +12,28 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_cli import Cli
-from test_cli import cli as cli
 from test_image_tasks import paint
 
 import regard
-from conftest import facts, rows, same_tensors, stopped_in
+from conftest import Cli, facts
 from regard.data.settings import DataSettings
 from regard.errors import DataError, RegardError, SettingError
 from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
-from regard.runs.evaluate import evaluate
 from regard.runs.probe import ImageList, extract_features, probe, probe_layers, split_images
+from regard.systems import SYSTEMS
 from regard.tasks.base import EncodingContext
 from regard.tasks.draw import prepare_colors
 from regard.tasks.modality.image import check_image_processor, train_processor
 from regard.types import Batch
-from tiny import near, noisy
+from tiny import near
 from tiny_text_models import headed, train
-from tiny_vision_models import fresh
+from tiny_vision_models import SIZES, fresh, made
 
 SMALL = (
     "model.image_size=8", "model.num_colors=6", "model.width=24", "model.depth=2", "model.heads=2", "model.ffn_dim=48",
     "train.precision=float32", "data.num_workers=0", "data.valid_fraction=0.2",
 )  # fmt: skip
-SIZES: dict[str, Any] = {"width": 12, "heads": 2, "ffn_dim": 12, "depth": 2}
-BODIES: dict[str, dict[str, Any]] = {
-    "imagegpt-mini": {"image_size": 6, "num_colors": 5, **SIZES},
-    "vit-tiny": {"image_size": 8, **SIZES},
-    "hybrid-tiny": {"image_size": 32, "stem_channels": 4, "norm_groups": 2, "backbone_depths": (1, 1), **SIZES},
-    "resnet-tiny": {"image_size": 16, "stem_channels": 4, "widths": (4, 6, 8, 10), "depths": (1, 1, 1, 1)},
-    "bit-50": {
-        "image_size": 32, "stem_channels": 8, "widths": (8, 16, 24, 32), "depths": (1, 1, 1, 1), "norm_groups": 2,
-    },
-    "swin-mini": {"image_size": 32, "width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)},
-    "dpt-small": {
-        "image_size": 16, "patch_size": 8, "out_layers": (0, 1, 2, 3), "neck_dims": (4, 4, 4, 4), **SIZES, "depth": 4,
-    },
-}  # fmt: skip
 STAGES = ["stage 1", "stage 2", "stage 3", "stage 4"]
 
 
@@ -68,54 +52,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.slow
-def test_an_image_generator_becomes_a_classifier_that_transformers_reads(place: Path, cli: Cli) -> None:
-    from transformers import AutoImageProcessor, ImageGPTForImageClassification
-
-    steps = ("train.steps=60", "train.batch_size=16", "train.eval_every=60", "train.lr=1e-2", "data.valid_fraction=0.2")
-    more = ("data.crop_scale=0.9", "data.color_jitter=0.1", "data.num_workers=0", "train.precision=float32")
-    words = ("train", "classify", "--data", place / "pictures", "--model", place / "painter", "--out", place / "told")
-    done = cli(*words, "--set", *steps, *more)
-    assert done.code == 0 and "new head for 2 classes" in done.out and "Not used" in done.out, done
-    assert "color palette" not in done.out and facts(place / "told")["scores"]["accuracy"] > 80
-    scores = json.loads(cli("evaluate", place / "told", "--json").out)
-    assert scores["accuracy"] == evaluate(place / "told").scores["accuracy"]
-    path = sorted((place / "pictures" / "right").iterdir())[0]
-    said = json.loads(cli("predict", place / "told", path, "--json").out)
-    model = ImageGPTForImageClassification.from_pretrained(place / "told")
-    ids = AutoImageProcessor.from_pretrained(place / "told", use_fast=False)(Image.open(path), return_tensors="pt")
-    chances = model(**ids).logits.softmax(-1)[0]
-    assert model.config.id2label[int(chances.argmax())] == said["value"] == "right"
-    assert torch.allclose(chances, torch.tensor(said["score"]), atol=1e-5)
-    kept = [Palette.load(place / name) for name in ("painter", "told")]
-    assert kept[0] is not None and kept[1] is not None and kept[0].fingerprint() == kept[1].fingerprint()
-    why = regard.load(place / "told").explain(str(path))
-    assert [layer.shape for layer in why.attention] == [(2, 8, 8)] * 2
-    assert why.save(place / "why.png").stat().st_size > 500
-    words = ("train", "draw", "--data", place / "pictures", "--model", place / "told", "--out", place / "again")
-    again = cli(*words, "--set", "train.steps=1", "data.num_workers=0")
-    assert again.code == 0, again.err
-
-
-@pytest.mark.slow
-def test_a_classifier_fits_its_palette_and_resumes_exactly(place: Path, tmp_path: Path) -> None:
-    steps = ("train.steps=6", "train.batch_size=8", "train.eval_every=3", "data.crop_scale=0.5", "data.flip=true")
-    short = (*SMALL, *steps, "model.image_size=12", "model.num_colors=200")
-    said = train("classify", place / "pictures", tmp_path / "whole", *short, model="imagegpt-mini")
-    colours = facts(tmp_path / "whole")["model"]["num_colors"]  # each image has two colors
-    assert "color palette" in said and 48 < colours <= 96 and f"palette of {colours} colors" in said
-    with stopped_in(4):
-        train("classify", place / "pictures", tmp_path / "run", *short, model="imagegpt-mini")
-    train("classify", (), tmp_path / "run", resume=True)
-    same_tensors(tmp_path / "whole" / "model.safetensors", tmp_path / "run" / "model.safetensors")
-    assert rows(tmp_path / "whole", "valid") == rows(tmp_path / "run", "valid")
-    model = regard.load(tmp_path / "run")
-    assert "colours.weight" not in model.weights() and model.processor.side == 12
-    large = Palette(np.zeros((2, 3)), 140)
-    assert train_processor(EncodingContext(large, data=DataSettings(crop_scale=0.5))).size == (160, 160)
-    assert train_processor(EncodingContext(large)) is large
-
-
 def test_unsupported_augmentations_of_palettes_are_refused(place: Path, tmp_path: Path) -> None:
     for task, setting in (("classify", "data.mixup=0.2"), ("draw", "data.crop_scale=0.5"), ("draw", "data.shift=0.1")):
         with pytest.raises(SettingError, match=setting.partition("=")[0]):
@@ -123,6 +59,9 @@ def test_unsupported_augmentations_of_palettes_are_refused(place: Path, tmp_path
     with pytest.raises(RegardError, match=r"model\.num_colors"):
         train("classify", place / "pictures", tmp_path / "run", "model.image_size=9", model=str(place / "painter"))
     assert not (tmp_path / "run").exists()
+    large = Palette(np.zeros((2, 3)), 140)
+    assert train_processor(EncodingContext(large, data=DataSettings(crop_scale=0.5))).size == (160, 160)
+    assert train_processor(EncodingContext(large)) is large
     colours, pixels = Palette(np.zeros((4, 3)), 8), ImageProcessor((8, 8))
     painter, seer = (regard.build(name, device="meta").config for name in ("imagegpt-mini", "vit-tiny"))
     for reader, config in ((pixels, painter), (colours, seer), (colours, painter)):
@@ -135,19 +74,16 @@ def test_unsupported_augmentations_of_palettes_are_refused(place: Path, tmp_path
 
 
 def saved(name: str, folder: Path) -> Path:
-    torch.manual_seed(1)
-    model = regard.build(name, **BODIES[name])
-    if name.startswith("imagegpt"):
-        model.processor = Palette(np.random.default_rng(0).uniform(-1, 1, (5, 3)), 6)
-    return model.save(folder / name)
+    """Untrained model of a system."""
+    return fresh(name, SYSTEMS[name].tasks[0]).save(folder / name)
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", SIZES)
 def test_every_body_is_probed_at_all_its_layers(name: str, place: Path, tmp_path: Path) -> None:
     found = probe(saved(name, tmp_path), str(place / "pictures"), max_images=20, out=tmp_path / "it.svg")
-    blocks = [f"block {number}" for number in range(1, 1 + BODIES[name].get("depth", 0))]
-    stages = [] if name.startswith(("vit", "dpt", "imagegpt")) else STAGES
+    blocks = [f"block {number}" for number in range(1, 1 + SIZES[name].get("depth", 0))]
+    stages = [] if name in ("vit", "dpt", "imagegpt") else STAGES
     assert [known.layer for known in found.layers] == [*stages[: 2 if blocks else 4], *blocks]
     assert found.counts == {"train": 20, "valid": 9, "test": 12} and found.classes == ("left", "right")
     assert all(0 <= known.accuracy <= 100 for known in found.layers) and found.best in found.layers
@@ -155,10 +91,10 @@ def test_every_body_is_probed_at_all_its_layers(name: str, place: Path, tmp_path
 
 
 def test_features_are_class_tokens_and_means_and_means_of_feature_maps() -> None:
-    x = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     batch = Batch(x, labels=torch.arange(3))
-    for name in ("hybrid-tiny", "swin-mini"):
-        model = noisy(regard.build(name, **BODIES[name])).eval()
+    for name in ("hybrid", "swin"):
+        model = made(name, "classify")
         layers = probe_layers(model.config)
         part = extract_features(model.body, [batch], layers)
         taps = model.body(batch, taps=[layer.tap for layer in layers]).hidden_states
@@ -201,7 +137,7 @@ def test_no_image_is_in_two_splits_and_training_images_are_excluded(place: Path,
 
 
 def test_an_image_generator_is_probed_on_its_own_data(place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
+    monkeypatch.setattr("regard.runs.progress.PRINT_INTERVAL", -1.0)
     monkeypatch.setattr("regard.runs.probe.EVAL_BATCH_SIZE", 10)
     done = cli("probe", place / "painter")
     lines = done.out.splitlines()
@@ -241,14 +177,14 @@ def test_errors_of_a_probe_are_reported(cli: Cli, place: Path, tmp_path: Path, m
     done = cli("probe", tmp_path / "text", "--data", place / "pictures")
     assert done.code == 2 and "text inputs" in done.err
     assert "is a preset (random weights)" in cli("probe", "vit-tiny", "--data", place / "pictures").err
-    assert "has no data" in cli("probe", saved("vit-tiny", tmp_path)).err
+    assert "has no data" in cli("probe", saved("vit", tmp_path)).err
     monkeypatch.setattr("regard.runs.probe.free_memory", lambda: 10_000)
     done = cli("probe", place / "painter", "--data", place / "pictures")
     assert done.code == 2 and "--max-images 5." in done.err and "GiB" in done.err
 
 
 def test_images_of_many_sizes_are_encoded_one_by_one(place: Path, tmp_path: Path) -> None:
-    folder = saved("vit-tiny", tmp_path)
+    folder = saved("vit", tmp_path)
     ImageProcessor((8, 8), "ratio", multiple=4).save(folder)
     for number, path in enumerate(sorted((place / "pictures" / "left").iterdir())[:10]):
         (tmp_path / "data" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,6 @@ from conftest import Trained
 from regard.data.batching.samplers import BatchShape
 from regard.data.settings import DataSettings
 from regard.data.text.samples import Pair
-from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError, RunError, SettingError
 from regard.nn.attention.attention import Attention
@@ -92,22 +91,6 @@ def test_invalid_arguments_are_refused(what: str, trained: Trained, tmp_path: Pa
     call, kind, message = REFUSED[what]
     with pytest.raises(kind, match=message):
         call(trained.path, tmp_path / "new")
-
-
-def test_special_tokens_in_a_text_are_text() -> None:
-    text = TextTokenizer.train_sentence_bpe(["a </s> b <pad> c"] * 3, 300)
-    ids = text.encode(["a </s> b"])[0]
-    assert text.backend.token_to_id("</s>") not in ids and text.decode([ids]) == ["a </s> b"]
-
-
-def test_nan_logits_are_reported_by_every_search() -> None:
-    model = tiny("transformer")
-    with torch.no_grad():
-        model.body.tokens.table.weight.fill_(float("nan"))
-    batch = Batch(torch.tensor([[3, 2]]), decoder=DecoderInputs(torch.tensor([[1]])))
-    for settings in (DecodeSettings(), DecodeSettings(num_beams=3), DecodeSettings(do_sample=True)):
-        with pytest.raises(RegardError, match="NaN"):
-            search(model.body, batch, 2, torch.tensor([4]), settings)
 
 
 def test_padding_is_never_generated(trained: Trained) -> None:

@@ -6,9 +6,7 @@ import itertools
 import math
 import os
 import re
-import shlex
 import shutil
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,12 @@ from safetensors.torch import load_file
 
 import conftest
 import regard
-from conftest import TINY, TWELVE, Pairs, Trained, checkpoints, facts, rows, same_tensors, stopped_in, train_tiny
+from conftest import TWELVE, Pairs, Trained, checkpoints, facts, rows, same_tensors, stopped_in, train_tiny
 from data_files import refused
 from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, RunError
+from regard.runs.progress import program_command
 from regard.systems.transformer import PRESETS, Config
 from regard.tasks import find_task
 from regard.tasks.base import EncodingContext
@@ -167,19 +166,12 @@ def test_settings_that_differ_from_the_run_are_refused_by_name(change: str, whol
         train_tiny(arguments.pop("data", ()), whole, *TWELVE, *more, resume=True, **arguments)
 
 
-def test_ctrl_c_and_sigterm_save_and_print_the_resume_command(few: Path, tmp_path: Path) -> None:
-    run = tmp_path / "my run"
-    many = [*TWELVE, "train.steps=100000", "train.eval_every=10", "train.log_every=5"]
-    begin = ["regard", "train", "translate", "--data", str(few), "--out", str(run), "--set", *TINY, *many]
-    code, _, err = conftest.interrupted(begin, run, 10, signal.SIGINT)
-    assert code == 130 and "Traceback" not in err and "Stopped and saved after step" in err
-    saved = int(checkpoints(run)[-1].removeprefix("step-"))
-    command = shlex.split(err.strip().splitlines()[-1])
-    assert command[:4] == ["python", "-m", "regard", "train"] and str(run) in command and "--resume" in command
-    code, out, err = conftest.interrupted(command[2:], run, saved, signal.SIGTERM)
-    assert f"Resuming after step {saved:,}" in out
-    assert code == 143 and shlex.split(err.strip().splitlines()[-1]) == command
-    assert int(checkpoints(run)[-1].removeprefix("step-")) > saved
+@pytest.mark.parametrize(("called", "printed"), [("/x/regard/__main__.py", "python -m regard"), ("pytest", "regard")])
+def test_commands_are_printed_as_the_program_was_started(
+    called: str, printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [called])
+    assert program_command() == printed
 
 
 def test_a_nan_loss_stops_the_run_which_resumes_from_before(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -183,20 +182,6 @@ def test_a_deterministic_run_is_the_same_on_the_cpu_and_leaves_the_process_as_it
     assert enabled and all(enabled) and not torch.are_deterministic_algorithms_enabled()
     assert rows(tmp_path / "run") == rows(whole)
     same_tensors(tmp_path / "run/model.safetensors", whole / "model.safetensors")
-
-
-def test_a_run_resumes_with_its_initial_packing_on_every_device(few: Path, tmp_path: Path) -> None:
-    """The default of a device without the kernel applies to new runs only."""
-    out = tmp_path / "run"
-    with stopped_in(6):
-        train_tiny(few, out, *TWELVE, "train.packing=on")
-    known = facts(out)
-    known["settings"]["train"]["packing"] = "auto"  # as saved by a run that began on another device
-    (out / "regard.json").write_text(json.dumps(known))
-    said = train_tiny((), out, tiny=False, resume=True)
-    assert "packed rows" in said
-    train_tiny(few, tmp_path / "whole", *TWELVE, "train.packing=on")
-    assert rows(out, "train") == rows(tmp_path / "whole", "train")
 
 
 def test_a_save_survives_a_second_sigterm(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

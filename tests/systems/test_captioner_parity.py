@@ -23,8 +23,6 @@ from regard.types import Batch, DecoderInputs
 from tiny import lecture, near, noisy, same_gradients
 from tiny_caption_models import batch_of, captions, made, pictures
 
-# -- Show and Tell
-
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_show_and_tell_equals_torch_cells_that_read_the_image_first(depth: int) -> None:
@@ -42,14 +40,6 @@ def test_show_and_tell_equals_torch_cells_that_read_the_image_first(depth: int) 
         if at >= 0:
             right.append(x @ body.words.weight.T + body.words.bias)
     same_gradients(body, body.to_logits(body(batch).sequence), torch.stack(right, 1), 1e-11)
-
-
-def test_the_image_vector_is_the_mean_of_the_last_feature_map() -> None:
-    body, batch = made("caption-fixed"), batch_of()
-    near(body.eyes.pooled(batch.inputs), body.eyes.body.feature_maps(batch.inputs)[-1].mean((2, 3)))
-
-
-# -- Show, Attend and Tell
 
 
 def attended(body: Any, places: Tensor, tokens: list[int]) -> tuple[Tensor, Tensor]:
@@ -119,9 +109,6 @@ def test_attention_penalty_is_correct_for_captions_of_all_lengths() -> None:
     assert not made("caption-attend", attention_penalty=0.0).train()(batch).aux_losses
 
 
-# -- attention step of the lectures on a 3 × 3 grid, calculated by hand
-
-
 def test_a_step_on_a_grid_of_nine_positions_equals_the_lectures() -> None:
     """v · tanh(h W_h + z W_z) over the positions, and [i f o g] = T [E y; h; c] + b. The lectures have no gate."""
     given, right = lecture("caption step")
@@ -149,9 +136,6 @@ def test_a_step_on_a_grid_of_nine_positions_equals_the_lectures() -> None:
     near(c[0], right["memory"], 1e-12)
 
 
-# -- convolutions and a Transformer
-
-
 def torchs(body: Any, norm: str) -> tuple[Any, Any]:
     """Encoder and decoder of torch with our parameters."""
     sizes: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": norm == "pre", "dtype": torch.float64}
@@ -166,10 +150,8 @@ def torchs(body: Any, norm: str) -> tuple[Any, Any]:
 def test_a_captioner_is_torchs_encoder_and_decoder_on_a_feature_map(
     norm: str, places: str, height: int, width: int
 ) -> None:
-    body, batch = (
-        made("caption-transformer", norm_position=norm, image_positions=places),
-        batch_of((6, 3, 5), height, width),
-    )
+    body = made("caption-transformer", norm_position=norm, image_positions=places)
+    batch = batch_of((6, 3, 5), height, width)
     assert batch.decoder is not None
     encoder, decoder = torchs(body, norm)
     rows, columns = height // 16, width // 16
@@ -189,9 +171,6 @@ def test_a_captioner_is_torchs_encoder_and_decoder_on_a_feature_map(
     future = nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64)
     right = decoder(words, encoder(x), tgt_mask=future, tgt_is_causal=True) @ body.tokens.table.weight.T
     same_gradients(body, body.to_logits(body(batch).sequence), right)
-
-
-# -- ViT and GPT-2
 
 
 def theirs_of(decoder_width: int = 15, seed: int = 1, **more: Any) -> Any:

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from regard.nn.recording import record_attention
-from regard.systems.convs2s import Config, build, parse_stages
+from regard.systems.convs2s import Config, parse_stages
 from regard.types import Batch
-from tiny import TINY, collate, near, noisy, same_gradients, tiny
+from tiny import TINY, collate, near, same_gradients, tiny
 
 LABELS = ("as published", *TINY["convs2s"].variants)
-every = pytest.mark.parametrize("label", LABELS)
 Vector = list[Tensor]
 
 
@@ -81,8 +80,7 @@ def pair(batch: Batch, row: int) -> tuple[list[int], list[int]]:
     return batch.inputs[row, : batch.mask[row]].tolist(), batch.decoder.inputs[row, :said].tolist()
 
 
-@pytest.mark.every(3)
-@every
+@pytest.mark.parametrize("label", LABELS)
 def test_a_batch_equals_the_equations_of_each_pair_with_gradients(label: str) -> None:
     model = tiny("convs2s", label)
     batch = collate(model, TINY["convs2s"].samples)
@@ -102,23 +100,6 @@ def test_an_empty_source_has_zero_attention() -> None:
     batch.mask[1] = 0
     with torch.no_grad():
         assert bool(model.body.to_logits(model.body(batch).sequence).isfinite().all())
-
-
-# -- parameter counts, initialization, settings
-
-
-def test_stages_are_parsed() -> None:
-    assert parse_stages(("5x3x2", "6x1"), "") == [(5, 3), (5, 3), (6, 1)]
-
-
-def test_positions_beyond_the_table_use_the_last() -> None:
-    body = noisy(build(replace(TINY["convs2s"].config, max_length=4)))
-    ids = torch.arange(3, 10)[None]
-    places = torch.arange(7)
-    near(body.embed(ids, places, target=True), body.embed(ids, places.clamp(max=3), target=True))
-
-
-# -- recorded, compiled, trained
 
 
 def test_one_attention_per_decoder_block_is_recorded() -> None:

@@ -41,9 +41,6 @@ def right(peer: Any, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     return peer.head(fused), fused
 
 
-# -- outputs
-
-
 @kinds
 @tasks
 @pytest.mark.parametrize("shape", [(32, 96), (128, 64)])
@@ -85,9 +82,6 @@ def test_training_uses_the_statistics_and_the_auxiliary_loss_of_transformers(hyb
     assert len(gathered) == 2 * (16 + 2)  # four norms in each of four fusions, one in each head
 
 
-# -- unused parameters
-
-
 @kinds
 def test_unused_parameters_are_frozen_and_counted(hybrid: bool, tmp_path: Path) -> None:
     model = load_peer(theirs("depth", hybrid), tmp_path)
@@ -103,15 +97,12 @@ def test_unused_parameters_are_frozen_and_counted(hybrid: bool, tmp_path: Path) 
     assert {name for name, p in model.named_parameters() if p.grad is None} == frozen
 
 
-# -- checkpoints and presets
-
-
 def test_a_file_of_the_bare_body_is_read_under_its_prefix() -> None:
     peer = peer_of("DPTModel")
     config = from_dict(dpt.Config, dpt.PUBLISHED.read(peer.config.to_dict()), "model.")
     config, tensors = dpt.PUBLISHED.from_published(config, dict(peer.state_dict()))
     body = dpt.build(config).double()
-    found, foreign = dpt.NAMES.read(tensors, body.state_dict())
+    found, foreign = dpt.PUBLISHED.names.read(tensors, body.state_dict())
     body.load_state_dict(found)
     near(body(Batch(PIXELS)).sequence, peer(PIXELS).last_hidden_state, 1e-10)
     assert foreign == ["dpt.pooler.dense.weight", "dpt.pooler.dense.bias"]

@@ -91,7 +91,9 @@ def test_beams_keep_their_own_caches(name: str, label: str, room: int | None) ->
             paths = torch.cat([paths, tokens[:, None]], 1)
             near(body.step(tokens, state), last_logits(body, with_prompt(batch.select_rows(owners), paths)), 1e-11)
             assert set(state.positions.tolist()) == {paths.shape[1]}
+            addresses = [] if room is None else [tensor.data_ptr() for tensor in state.tensors()]
             state.reorder(torch.tensor(rows))
+            assert room is None or [tensor.data_ptr() for tensor in state.tensors()] == addresses
             paths = paths[rows]
             if number == 1:
                 kept = [4, 5, 0, 1]

@@ -16,7 +16,8 @@ from tiny_caption_models import config_of
 
 GPT = {"width": 96, "depth": 8, "heads": 4, "ffn_dim": 384, "vocab_size": 300, "max_length": 64, "eos_id": 0}
 SIZES: dict[str, dict[str, Any]] = {
-    "gpt1": GPT, "gpt2": GPT,
+    "transformer": {"width": 96, "depth": 1, "decoder_depth": 1, "heads": 4, "ffn_dim": 384, "vocab_size": 300},
+    "universal": {"width": 12, "heads": 3, "ffn_dim": 20, "vocab_size": 23}, "gpt1": GPT, "gpt2": GPT,
     "vit": {"image_size": 64, "patch_size": 8, "width": 96, "depth": 2, "heads": 3, "ffn_dim": 384},
     "hybrid": {
         "image_size": 32, "stem_channels": 32, "norm_groups": 4, "width": 12, "depth": 3, "heads": 3, "ffn_dim": 20,
@@ -36,6 +37,10 @@ SIZES: dict[str, dict[str, Any]] = {
     "caption-attend": {"width": 40, "embedding_dim": 30, "attention_dim": 14, "vocab_size": 400},
 }  # fmt: skip
 ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("transformer", {}, {
+        "*bias": 0, "*norm.weight": 1, "tokens*": 96**-0.5, "*.up.weight": 240**-0.5, "*.down.weight": 240**-0.5, "*": 96**-0.5,
+    }),
+    ("universal", {"act": True}, {"*.gate.bias": 1, "*": None}),
     ("gpt1", {}, {"*bias": 0, "*norm.weight": 1, "*": 0.02}),
     ("gpt2", {}, {
         "*bias": 0, "*norm.weight": 1, "position*": 0.01, "*.out.weight": 0.02 / 4, "*.down.weight": 0.02 / 4, "*": 0.02,

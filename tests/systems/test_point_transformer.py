@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_vector_attention import weights_of
 from torch import Tensor, nn
 
 import point_transformer_reference as reference
+from data_files import refused
 from regard.errors import RegardError
 from regard.nn.points.body import PointTransformer, point_head
-from regard.nn.points.packing import lexicographic_order
-from regard.nn.recording import named_attentions, record_attention
 from regard.systems import point
 from regard.systems.point import Config, build
 from regard.types import Batch, Packing
@@ -41,6 +39,10 @@ def body_of(**changes: Any) -> PointTransformer:
     return noisy(build(replace(SMALL, **changes)), 0.4)
 
 
+def weights_of(module: nn.Module) -> dict[str, np.ndarray]:
+    return {name: value.detach().numpy() for name, value in module.state_dict().items()}
+
+
 def cloud(count: int, inputs: int = 2, seed: int = 0) -> Tensor:
     return torch.randn(count, 3 + inputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -49,9 +51,6 @@ def packed(counts: tuple[int, ...], longest: int = 0) -> Batch:
     x = torch.cat([cloud(count, seed=number) for number, count in enumerate(counts)])
     starts = torch.tensor([0, *counts]).cumsum(0)
     return Batch(x[None], packing=Packing(starts, longest or max(counts)))
-
-
-# -- the whole model in loops
 
 
 @forms
@@ -95,9 +94,6 @@ def test_neighbor_lists_are_computed_once_for_each_level(form: Any, monkeypatch:
     assert sorted(asked) == [4, 5, 5, 6, 6]
 
 
-# -- permutation
-
-
 @forms
 @pytest.mark.parametrize("counts", [(30,), (9, 26, 4)])
 def test_permuted_points_permute_the_output_and_keep_the_pooled_output(form: Any, counts: Any) -> None:
@@ -116,24 +112,6 @@ def test_permuted_points_permute_the_output_and_keep_the_pooled_output(form: Any
     assert a.pooled is not None and (a.pooled - b.pooled).abs().max() < 1e-12 * a.pooled.abs().max()
     same = x[0, a.aux_losses["level2"]] == x[:, turned][0, b.aux_losses["level2"]]
     assert bool(same.all())
-
-
-@forms
-def test_in_the_order_given_only_the_first_point_matters(form: Any) -> None:
-    body, x = body_of(variant=form), cloud(30)
-    keeps = torch.cat([torch.zeros(1, dtype=torch.long), 1 + torch.randperm(29)])
-    a, b = body(Batch(x[None])), body(Batch(x[None, keeps]))
-    assert (a.sequence[:, keeps] - b.sequence).abs().max() < 1e-12 * a.sequence.abs().max()
-    c = body(Batch(x[None].flip(1)))
-    assert (a.pooled - c.pooled).abs().max() > 1e-3 * a.pooled.abs().max()  # type: ignore[operator]
-
-
-def test_rows_are_ordered_by_all_their_columns() -> None:
-    x = torch.tensor([[1.0, 2], [1, 1], [0, 9], [5, 5], [4, 4], [4, 3], [-0.0, 8]])
-    assert lexicographic_order(x).tolist() == [6, 2, 1, 0, 5, 4, 3]
-
-
-# -- gradients
 
 
 @pytest.mark.every(4)
@@ -157,21 +135,15 @@ def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: 
     assert torch.autograd.gradcheck(lambda x: body(Batch(x)).sequence, (x[None].clone().requires_grad_(),))
 
 
-# -- invalid inputs
-
-
 def test_invalid_inputs_are_reported() -> None:
     body = body_of()
-    with pytest.raises(RegardError, match="Expected points with"):
-        body(Batch(torch.zeros(1, 9, 3).double()))
-    with pytest.raises(RegardError, match="without"):
-        body(Batch(torch.zeros(1, 0, 5).double()))
+    refused("Expected points with", body, Batch(torch.zeros(1, 9, 3).double()), error=RegardError)
+    refused("without", body, Batch(torch.zeros(1, 0, 5).double()), error=RegardError)
     with pytest.raises(RegardError, match="points"):
         body(Batch(torch.zeros(1, 9, 5).double(), packing=Packing(torch.tensor([0, 4, 4, 9]), 9)))
     with pytest.raises(ValueError, match="Padding masks are not supported"):
         body(Batch(torch.zeros(2, 9, 5).double(), mask=torch.tensor([9, 3])))
-    with pytest.raises(RegardError, match="more than one point"):
-        body.train()(Batch(torch.zeros(1, 1, 5).double()))
+    refused("more than one point", body.train(), Batch(torch.zeros(1, 1, 5).double()), error=RegardError)
 
 
 def test_one_point_is_a_point_cloud_and_many_copies_are_too() -> None:
@@ -179,31 +151,6 @@ def test_one_point_is_a_point_cloud_and_many_copies_are_too() -> None:
         states = body_of()(Batch(torch.ones(1, count, 5).double()))
         assert bool(states.sequence.isfinite().all()) and bool(states.pooled.isfinite().all())  # type: ignore[union-attr]
         assert (states.sequence - states.sequence[:, :1]).abs().max() < 1e-12
-
-
-# -- recording attention
-
-
-def test_attention_is_recorded_at_every_level() -> None:
-    body, batch = body_of(), packed((9, 26, 1))
-    names = ["down.0.blocks.0", "down.1.blocks.0", "down.2.blocks.0", "down.2.blocks.1"]
-    names += [f"up.{stage}.blocks.0" for stage in range(3)]
-    assert list(named_attentions(body)) == [f"{name}.attend" for name in names]
-    plain = body(batch)
-    with record_attention(body) as seen:
-        watched = body(batch)
-    assert torch.equal(plain.sequence, watched.sequence) and len(seen.records) == len(names)
-    for look, level in zip(seen.records, (0, 1, 2, 2, 2, 1, 0), strict=True):
-        kept = watched.aux_losses[f"level{level}"]
-        assert look.key_index is not None and look.weights.shape[2:] == look.key_index.shape[2:]
-        assert look.weights.shape[2] == len(kept) and int(look.key_index.max()) < len(kept)
-        assert torch.allclose(look.weights.sum(-1), torch.ones_like(look.weights.sum(-1)))
-    with record_attention(body, ["up.2.blocks.0.attend"], gradients=True) as seen:
-        body(batch)
-    assert seen.records[0].weights.requires_grad
-
-
-# -- compilation and precision
 
 
 def test_sixteen_bits_are_close() -> None:
@@ -217,9 +164,6 @@ def test_sixteen_bits_are_close() -> None:
     low = copy.deepcopy(body).bfloat16()(Batch(x)).sequence.float()
     for other in (cast, low):
         assert (other - exact).norm() < 3e-2 * exact.norm()
-
-
-# -- presets and settings
 
 
 def count(module: nn.Module) -> int:

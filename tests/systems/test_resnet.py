@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ from torch import Tensor
 
 import regard
 from parity import assert_gradients, load_peer, peer_of, weighted_sum
-from regard.errors import RegardError, WeightsError
+from regard.errors import RegardError
 from regard.nn.vision.convnet import BatchNorm, Convolution, StandardizedConv2d, bottleneck_width
 from regard.systems import bit, resnet
 from regard.systems.common.system import System
-from regard.training.checkpoint import latest_checkpoint, save_checkpoint
 from regard.types import Batch, BodyOutput
 from tiny import near, noise, noisy
 
@@ -41,50 +39,33 @@ def agree(model: regard.Model, peer: Any, x: Tensor, folder: Path) -> None:
     assert_gradients(model, peer, weighted_sum(own), weighted_sum(expected), folder)
 
 
-# -- parity
-
-
-KINDS: list[dict[str, Any]] = [
+RESNETS: list[dict[str, Any]] = [
     {},
     {"layer_type": "basic"},
     {"layer_type": "basic", "downsample_in_first_stage": True},
     {"downsample_in_bottleneck": True, "downsample_in_first_stage": True},
     {"hidden_sizes": [24, 24, 24, 24], "embedding_size": 24},
 ]
+BITS: list[dict[str, Any]] = [
+    *({"global_padding": way, "embedding_dynamic_padding": fits} for way in (None, "same") for fits in (False, True)),
+    *({"global_padding": "same", "output_stride": stride} for stride in (4, 8, 16)),
+]
+VARIANTS = [
+    *(("resnet", changes, training) for training in (False, True) for changes in RESNETS),
+    *(("bit", {"layer_type": kind, **more}, True) for kind in ("preactivation", "bottleneck") for more in BITS),
+]
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("kind", KINDS, ids=["bottleneck", "basic", "coarse", "early", "narrow"])
-def test_feature_maps_and_statistics_of_resnet_equal_transformers(
-    kind: dict[str, Any], training: bool, tmp_path: Path
+@pytest.mark.parametrize(("system", "changes", "training"), VARIANTS)
+def test_feature_maps_and_statistics_equal_transformers(
+    system: str, changes: dict[str, Any], training: bool, tmp_path: Path
 ) -> None:
-    peer = theirs("resnet", **kind)
+    peer = theirs(system, **changes)
     model = load_peer(peer, tmp_path).train(training)
-    before = model.body.stem.norm.running_mean.clone()
+    before = {name: tensor.clone() for name, tensor in model.body.named_buffers() if name.endswith("running_mean")}
     for seed, shape in enumerate(SHAPES):
         agree(model, peer.train(training), noise(4, 2, *shape, seed=seed), tmp_path / str(seed))
-    assert torch.equal(model.body.stem.norm.running_mean, before) is not training
-
-
-STANDARDS = list(itertools.product(["preactivation", "bottleneck"], [None, "same"], [False, True]))
-
-
-@pytest.mark.parametrize(("kind", "padding", "fits"), STANDARDS)
-def test_feature_maps_of_bit_equal_transformers(kind: str, padding: str | None, fits: bool, tmp_path: Path) -> None:
-    peer = theirs("bit", layer_type=kind, global_padding=padding, embedding_dynamic_padding=fits)
-    model = load_peer(peer, tmp_path).train()
-    for seed, shape in enumerate(SHAPES):
-        agree(model, peer, noise(2, 2, *shape, seed=seed), tmp_path / str(seed))
-
-
-@pytest.mark.parametrize("stride", [4, 8, 16])
-@pytest.mark.parametrize("kind", ["preactivation", "bottleneck"])
-def test_stages_that_do_not_halve_reach_as_far_as_the_published_ones(kind: str, stride: int, tmp_path: Path) -> None:
-    peer = theirs("bit", layer_type=kind, global_padding="same", output_stride=stride)
-    agree(load_peer(peer, tmp_path), peer, noise(2, 2, 37, 53), tmp_path / "gradients")
-
-
-# -- parts
+    assert all(torch.equal(model.body.get_buffer(name), tensor) is not training for name, tensor in before.items())
 
 
 @pytest.mark.parametrize("kind", [Convolution, StandardizedConv2d, partial(StandardizedConv2d, same=True)])
@@ -125,9 +106,6 @@ def test_one_position_of_one_image_is_refused_by_batch_norm() -> None:
     norm.eval()(torch.ones(1, 5, 1, 1))
 
 
-# -- checkpoints
-
-
 @systems
 def test_backbones_are_read(system: System, tmp_path: Path) -> None:
     peer, x = theirs(system.name, "Backbone"), noise(2, 2, 37, 53)
@@ -137,30 +115,3 @@ def test_backbones_are_read(system: System, tmp_path: Path) -> None:
     maps = peer(x, output_hidden_states=True).hidden_states[1:]
     for found, wanted in zip(states.hidden_states, maps, strict=True):
         near(found, wanted, 1e-11)
-
-
-def test_a_stem_for_small_images_is_saved_in_native_format(tmp_path: Path) -> None:
-    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), stem_channels=4).double()
-    with torch.no_grad():
-        for buffer in model.buffers():
-            buffer.copy_(noise(*buffer.shape).abs() + 0.5)
-    with pytest.raises(WeightsError, match="kernel"):
-        regard.save(model, tmp_path / "not")
-    model.save(tmp_path / "run")
-    again, x = regard.load(tmp_path / "run"), noise(2, 3, 28, 28)
-    assert again.config == model.config
-    near(again.states(x).pooled, model.eval().states(x).pooled)
-
-
-def test_gathered_statistics_are_among_the_weights_and_survive_a_checkpoint(tmp_path: Path) -> None:
-    model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), stem_channels=4)
-    model.body(Batch(torch.randn(4, 3, 28, 28)))
-    weights = {name: tensor.clone() for name, tensor in model.weights().items()}
-    assert {"stem.norm.running_mean", "stages.3.0.shortcut.norm.running_var"} <= set(weights)
-    assert all(tensor.is_floating_point() for tensor in weights.values()) and weights["stem.norm.running_mean"].any()
-    save_checkpoint(tmp_path, 3, {"model": weights}, {}, keep=1)
-    model.body(Batch(torch.randn(4, 3, 28, 28)))
-    found, _ = latest_checkpoint(tmp_path)
-    assert found is not None
-    model.load_weights(found.tensors()["model"])
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.weights().items())

@@ -30,9 +30,6 @@ def assert_rows(model: Model, row_logits: Callable[[Weights, Tensor, Tensor], Te
     same_gradients(model.body, torch.cat([ours[row, :length] for row, length in rows]), torch.cat(right), 1e-11)
 
 
-# -- recurrent layers
-
-
 def run(kind: str, weights: Weights, prefix: str, xs: list[Tensor], h: Tensor, c: Tensor) -> tuple[Any, Tensor, Tensor]:
     """Outputs of a layer for a sequence, with cells of torch."""
     own, out = [weights[f"{prefix}.weight_{part}_l0"] for part in ("ih", "hh")], []
@@ -74,9 +71,6 @@ def rnn_logits(config: Any, weights: Weights, source: Tensor, target: Tensor) ->
 def test_the_recurrent_model_equals_cells_of_torch_with_gradients(cell: str, form: dict[str, Any]) -> None:
     model = tiny("rnn", cell=cell, **{"width": 4, "embedding_dim": 3, "depth": 2, "vocab_size": 7, **form})
     assert_rows(model, lambda *given: rnn_logits(model.config, *given))
-
-
-# -- RNNsearch
 
 
 def search_cell(w: Weights, name: str, x: Tensor, h: Tensor, seen: Tensor | None = None) -> Tensor:

@@ -34,9 +34,6 @@ def test_teacher_forcing_and_its_loss_equal_marian(tmp_path: Path) -> None:
     near(total / count, peer(input_ids=batch.inputs, attention_mask=mask.long(), labels=labels).loss)
 
 
-# -- torch.nn
-
-
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")

@@ -1,13 +1,13 @@
-"""Universal Transformer and its encoder against a repeated torch layer; halting, cached steps, tasks."""
+"""Universal Transformer and its encoder against a repeated torch layer; halting, positions, tasks."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from objectives import encode
 from torch import Tensor, nn
 
 from encoders import encoder
@@ -17,7 +17,6 @@ from regard.model import Model
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.universal import Halting
 from regard.nn.recording import record_attention
-from regard.tasks.base import EncodingContext
 from regard.types import Batch, DecoderInputs, TextFields
 from tiny import TINY, collate, near, noisy, same_gradients, tiny
 
@@ -63,14 +62,6 @@ def test_steps_are_one_layer_of_torch_again_and_again() -> None:
     near(states.cross_states[0], context[0], 1e-10)
     assert states.act_steps is None and not states.aux_losses
     same_gradients(body, states.sequence, right, 1e-9)
-
-
-def test_tokens_have_caches_of_all_steps_and_one_of_the_source() -> None:
-    """test_generating_systems.py compares cached steps with one pass."""
-    model = tiny("universal", "halting", seed=2)
-    batch = replace(collate(model, TINY["universal"].samples), labels=None)
-    steps, state = model.body(batch).aux_losses["target_ponder"], model.body.start(batch)
-    assert len(steps.unique()) > 1 and len(state.layers) == model.config.max_steps and len(state.cross_caches) == 1
 
 
 @pytest.mark.parametrize("label", HALTING)
@@ -198,14 +189,9 @@ def test_a_prediction_reports_the_ponder_steps_of_its_tokens(task: str) -> None:
 def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
     model = asked("tag", max_length=8)
     (answer,) = model.predict([" ".join(["the old cat"] * 5)])
-    encoded = model.task.objective.encode(
-        [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())], model.config, EncodingContext(model.tokenizer, 8)
-    )
+    encoded = encode(model, [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())], 8)
     assert len(encoded) > 1
     assert len(answer.extra["act_steps"]) == sum(len(row) for row in encoded.fields["text"])
-
-
-# -- attention maps
 
 
 @pytest.mark.parametrize("changes", [{}, STOPS])
@@ -218,9 +204,8 @@ def test_each_step_is_a_layer_of_attributions(changes: dict[str, Any]) -> None:
     with record_attention(model.body, gradients=True) as seen:
         logits = model.task.objective.logits(model, Batch(torch.tensor([ids])))[0]
     which = ("no", "yes").index(counted.title)
-    owed = torch.autograd.grad(
-        logits[which] - logits.mean(), [look.weights for look in seen.records], allow_unused=True
-    )
+    recorded = [look.weights for look in seen.records]
+    owed = torch.autograd.grad(logits[which] - logits.mean(), recorded, allow_unused=True)
     steps = len(seen.records)
     assert steps == (max(found.act_steps[0].steps) if changes else 3) and len(seen.names()) == 1
     assert found.maps[0].weights.shape[0] == steps and model.body.repeats == (5 if changes else 3)

@@ -1,4 +1,4 @@
-"""Task classify: input format, loss, and heads of checkpoints."""
+"""Tasks classify and choose: input formats, losses, and heads of checkpoints."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from objectives import assert_loss, paper_loss
+from objectives import assert_loss, assert_one_shape, paper_loss
 from objectives import encode as encode_samples
-from test_cli import Cli
-from test_cli import cli as cli
 
 import regard
 from conftest import facts
+from data_files import jsonl, refused
 from regard.data.settings import DataSettings
-from regard.data.text.samples import LabeledText
-from regard.errors import DataError, RegardError, WeightsError
+from regard.data.text.samples import ChoiceSample, LabeledText
+from regard.errors import RegardError, WeightsError
 from regard.model import load
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
@@ -35,12 +34,8 @@ from tiny import near
 from tiny_text_models import QUICK, SMALL, headed, last_state, letters, train
 
 LABELS = ("good", "bad", "so")
-SAMPLES = [
-    LabeledText("abc", "", "good"),
-    LabeledText("h", "", "bad"),
-    LabeledText("deaf bed", "", "bad"),
-    LabeledText("cab", "", "so"),
-]
+TEXTS = {"abc": "good", "h": "bad", "deaf bed": "bad", "cab": "so"}
+SAMPLES = [LabeledText(text, "", label) for text, label in TEXTS.items()]
 PAIRS = [LabeledText("abc", "de", "good"), LabeledText("h", "gag", "so"), LabeledText("deaf", "b", "bad")]
 
 
@@ -85,10 +80,8 @@ def test_long_texts_lose_their_middle_and_never_a_special_token() -> None:
 def test_an_unknown_label_is_named() -> None:
     model = headed("classify", labels=LABELS)
     strange = [LabeledText("a", "", "odd", "x.tsv", 3), *SAMPLES, LabeledText("b", "", "odd", "x.tsv", 9)]
-    with pytest.raises(DataError, match="line 3"):
-        encode(model, strange)
-    with pytest.raises(DataError, match="class"):
-        encode_samples(model, SAMPLES, options=HeadOptions(("good",)))
+    refused("line 3", encode, model, strange)
+    refused("class", encode_samples, model, SAMPLES, options=HeadOptions(("good",)))
 
 
 # -- loss
@@ -106,12 +99,6 @@ def test_the_loss_equals_the_paper(pair: str, terms: LossWeights) -> None:
     assert_loss(model, encoded, paper_loss(model, encoded, terms, log_probabilities), 96, terms)
 
 
-def test_the_most_likely_class_is_predicted() -> None:
-    answer = headed("classify", labels=LABELS).predict("abc")
-    assert list(answer.extra["probabilities"]) == list(LABELS) and math.isclose(sum(answer.score), 1)
-    assert answer.value == LABELS[int(np.argmax(answer.score))]
-
-
 def test_a_symmetric_pair_has_no_order_and_an_ordered_one_has() -> None:
     same, other = (headed("classify", labels=LABELS, pair=pair) for pair in ("symmetric", "ordered"))
     near(*(torch.tensor(same.predict(pair).score) for pair in (("abc", "de"), ("de", "abc"))), 1e-6)
@@ -119,10 +106,8 @@ def test_a_symmetric_pair_has_no_order_and_an_ordered_one_has() -> None:
     assert other.predict("abc\tde").score == other.predict(("abc", "de")).score
     listed = other.predict([("abc", "de"), "de\tabc"])
     assert np.allclose(listed[0].score, other.predict("abc\tde").score) and len(listed) == 2
-    with pytest.raises(RegardError, match="text pairs"):
-        other.predict("abc")
-    with pytest.raises(RegardError, match="pair"):
-        other.predict([("a", "b", "c")])
+    refused("text pairs", other.predict, "abc", error=RegardError)
+    refused("pair", other.predict, [("a", "b", "c")], error=RegardError)
 
 
 def test_metrics_equal_their_definitions() -> None:
@@ -160,14 +145,12 @@ def test_a_classifier_loaded_for_another_task_drops_its_head_and_reports_it(tmp_
     plain.save(tmp_path / "lm")
     bare = load(tmp_path / "lm", task="classify")
     assert bare.notes == ["The model has no classification head yet: no classes are defined."]
-    with pytest.raises(RegardError, match="classify"):
-        bare.predict("abc")
+    refused("classify", bare.predict, "abc", error=RegardError)
 
 
 def test_both_orders_are_not_supported_in_hugging_face_format(tmp_path: Path) -> None:
     model = headed("classify", labels=LABELS, pair="symmetric")
-    with pytest.raises(WeightsError, match="order"):
-        regard.save(model, tmp_path / "no")
+    refused("order", regard.save, model, tmp_path / "no", error=WeightsError)
     model.save(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "regard"
     again = load(tmp_path / "run")
@@ -187,8 +170,7 @@ def test_missing_class_names_have_defaults_and_a_missing_head_is_an_error(tmp_pa
     tensors = load_file(tmp_path / "model.safetensors")
     tensors.pop("score.weight")
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(WeightsError, match="classes"):
-        load(tmp_path)
+    refused("classes", load, tmp_path, error=WeightsError)
 
 
 # -- runs
@@ -243,12 +225,10 @@ def test_a_finished_run_is_evaluated_on_its_stored_data_and_on_other_files(place
     found = evaluate(place / "run")
     assert found.scores["accuracy"] == facts(place / "run")["scores"]["accuracy"] and "confusion_matrix" in found.scores
     other = write(place / "more.tsv", [*sentences(6, 5), ("it was so", "middling")])
-    with pytest.raises(DataError, match="line 8"):
-        evaluate(place / "run", [str(other)])
+    refused("line 8", evaluate, place / "run", [str(other)])
     said: list[str] = []
-    evaluate(
-        place / "run", [str(write(place / "long.tsv", [("fine " * 99, "good"), *sentences(3, 6)]))], log=said.append
-    )
+    long = write(place / "long.tsv", [("fine " * 99, "good"), *sentences(3, 6)])
+    evaluate(place / "run", [str(long)], log=said.append)
     assert "warning: 1 texts have more than 48 tokens and are truncated in the middle." in said
 
 
@@ -286,21 +266,11 @@ def test_pairs_are_trained_in_both_formats_from_scratch(tmp_path: Path) -> None:
     near(*(torch.tensor(model.predict(pair).score) for pair in (("fine", "poor"), ("poor", "fine"))), 1e-5)
 
 
-def test_packed_long_texts_are_counted_and_truncated_in_training(place: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", [*sentences(30), ("fine " * 99, "good")])
-    settings, valid = (*QUICK, "train.steps=2", "train.epochs=0", "train.packing=on"), str(place / "labels.tsv")
-    said = train("classify", path, tmp_path / "run", *settings, model=str(place / "lm"), valid=valid)
-    told = f"48 tokens (model.max_length) and are truncated in the middle; first: {path}, line 32"
-    assert f"1 training texts have more than {told}" in said and "31 training texts" in said
-    assert facts(tmp_path / "run")["packed"] and "packed" in said
-
-
 def test_other_libraries_add_the_special_tokens(tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    text = find_task("classify").modality.build_processor(
-        TextTokenizer.train_lm_bpe(["a wonderful evening, a dull one"] * 5, 280), gpt2.Config()
-    )
+    words = TextTokenizer.train_lm_bpe(["a wonderful evening, a dull one"] * 5, 280)
+    text = find_task("classify").modality.build_processor(words, gpt2.Config())
     find_task("classify").modality.save_processor(text, gpt2.Config(), tmp_path, export=True)
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     start, delimiter, extract = (text.backend.token_to_id(mark) for mark in ("_start_", "_delimiter_", "_classify_"))
@@ -311,28 +281,75 @@ def test_other_libraries_add_the_special_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(tmp_path: Path, cli: Cli) -> None:
+def test_a_document_of_65_536_tokens_is_trained_on(tmp_path: Path) -> None:
     """The length exceeds every token id of a small vocabulary."""
     random = np.random.default_rng(0)
-    rows = [
-        {"text": " ".join(random.choice(list("abcdef"), many)), "label": "xy"[number % 2]}
-        for number, many in enumerate([65_600, 20, 30, 25])
-    ]
-    data, valid = tmp_path / "d.jsonl", tmp_path / "v.jsonl"
-    for path, some in ((data, rows), (valid, rows[1:])):
-        path.write_text("".join(json.dumps(row) + "\n" for row in some))
+    texts = [" ".join(random.choice(list("abcdef"), many)) for many in (65_600, 20, 30, 25)]
+    rows = [{"text": text, "label": "xy"[number % 2]} for number, text in enumerate(texts)]
+    data, valid = jsonl(tmp_path / "d.jsonl", *rows), jsonl(tmp_path / "v.jsonl", *rows[1:])
     sizes = ("width=4", "depth=1", "heads=1", "ffn_dim=4", "attention_window=8", "max_length=65536")
     more = ("max_length=65536", "tokenizer_type=wordpiece", "vocab_size=40")
     settings = (*(f"model.{size}" for size in sizes), *(f"data.{one}" for one in more), "train.batch_tokens=65536")
     short = ("train.steps=2", "train.precision=float32")
-    said = train("classify", data, tmp_path / "run", *settings, *short, model="longformer-mini", valid=[str(valid)])
+    said = train("classify", data, tmp_path / "run", *settings, *short, model="longformer-mini", valid=[valid])
     assert "1 training texts have more than 65,536 tokens" in said
-    (tmp_path / "doc.txt").write_text(str(rows[0]["text"])[: 2 * 65_534] + "\n")
-    words = ("explain", tmp_path / "run", tmp_path / "doc.txt", "--out", tmp_path / "map.json", "--device", "cpu")
-    assert not cli(*words).code
-    found = json.loads((tmp_path / "map.json").read_text())
-    assert found["facts"]["tokens"] == "65,536"
-    seen = np.array(found["attention"]["text"]["weights"])[0, 0]  # one layer and one head, in tiles of tokens
-    far = np.abs(np.subtract.outer(np.arange(len(seen)), np.arange(len(seen)))) > 1
-    assert (seen[0] > 0).all() and (seen[:, 0] > 0).all()  # the first token has global attention
-    assert not seen[1:, 1:][far[1:, 1:]].any() and (np.diag(seen) > 0).all()  # other tokens attend within their window
+
+
+# -- choices
+
+QUESTIONS = [
+    ChoiceSample("abc", "", ("de", "f", "gag"), 1), ChoiceSample("h", "a", ("bed", "c"), 0),
+    ChoiceSample("deaf", "", ("b", "c", "a"), 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("terms", [LossWeights(), LossWeights(0.2, 0.5)])
+def test_the_loss_of_choices_equals_the_paper(terms: LossWeights) -> None:
+    model = headed("choose")
+    encoded = encode_samples(model, QUESTIONS)
+
+    def log_probabilities(parts: list[list[int]]) -> torch.Tensor:
+        return torch.stack([model.head.choice.weight[0] @ last_state(model, part) for part in parts]).log_softmax(0)
+
+    right = paper_loss(model, encoded, terms, log_probabilities)
+    assert_loss(model, encoded, right, 128, terms)
+    batches = assert_one_shape(model, encode_samples(model, QUESTIONS * 8), 100)
+    near(sum(model.objective.loss(model, batch, terms)[0] for batch in batches), 8 * right, 1e-11)
+
+
+def test_predictions_are_choices_with_their_probabilities() -> None:
+    model = headed("choose")
+    asked = {"context": "h", "question": "a", "choices": ["bed", "c"]}
+    answer = model.predict(asked)
+    assert answer.value in asked["choices"] and np.isclose(sum(answer.score), 1)
+    assert answer.score[0] >= answer.score[1] and answer.extra["choices"][0]["value"] == answer.value
+    several = model.predict([json.dumps(asked), {"context": "abc", "choices": ["de", "f", "gag"]}])
+    assert several[0].value == answer.value and np.allclose(several[0].score, answer.score, rtol=1e-12)
+    assert len(several[1].score) == 3
+    chosen = model.objective.rank(model, "h a", ["bed", "c"])
+    assert chosen.value == answer.value and np.allclose(chosen.score, answer.score, rtol=1e-12)
+    assert set(chosen.extra) >= {"prompt", "choices"}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_question_that_is_longer_than_a_micro_batch_is_a_micro_batch(packed: bool) -> None:
+    model = headed("choose")
+    plan = model.objective.sampler(encode_samples(model, QUESTIONS), model.config, 4, 0, packed)
+    assert sorted(int(row) for grain in plan.epoch(0) for row in grain) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("wrong", ["no JSON", "[1]", '{"context": "a"}', {"context": 1, "choices": ["a", "b"]}])
+def test_invalid_questions_are_refused(wrong: Any) -> None:
+    refused("question", headed("choose").predict, wrong, error=RegardError)
+    refused("non-empty choices", headed("choose").predict, {"context": "a", "choices": ["b"]}, error=RegardError)
+
+
+def test_a_summary_that_is_computed_otherwise_is_refused(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=23, n_positions=16, n_embd=12, n_layer=1, n_head=3, bos_token_id=22, eos_token_id=22,
+        summary_activation="tanh",
+    )  # fmt: skip
+    transformers.GPT2DoubleHeadsModel(config).save_pretrained(tmp_path)
+    refused("'tanh'", load, tmp_path, error=WeightsError)
+    assert load(tmp_path, task="lm").task.name == "lm"

@@ -12,13 +12,14 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from test_cli import Cli
-from test_cli import cli as cli
+from test_python import documented
 
 import regard
-from conftest import facts
+from conftest import Cli, facts
+from data_files import refused
 from golden import names, record
 from golden.compute import Workshop
+from regard.errors import RegardError
 from regard.runs.evaluate import evaluate, write_predictions
 from regard.tasks import TASKS, find_task
 from regard.types import Prediction
@@ -85,12 +86,16 @@ def same(one: list[Prediction], other: list[Prediction]) -> bool:
 
 def test_every_task_is_tested_here() -> None:
     assert {find_task(*pair) for pair in names.TASKS.values()} == set(TASKS)
+    refused("image", find_task, "translate", "image", error=RegardError)
 
 
 @tasks
 def test_a_run_is_scored_drawn_and_described(key: str, runs: Runs, tmp_path: Path) -> None:
     run, task = runs.trained_on(key), find_task(*names.TASKS[key])
     known, card = facts(run), (run / "README.md").read_text("utf-8")
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+    speed = f"{task.modality.batch_unit}_per_s"
+    assert all(row[speed] > 0 and 0 <= row["data_wait"] <= 1 for row in lines if row["kind"] == "train")
     found = evaluate(run)
     assert found.scores == {"loss": pytest.approx(known["best"]["loss"], abs=1e-4), **known["scores"]}
     assert any(name in known["best"] for name in task.objective.metrics) and (run / "samples.txt").read_text("utf-8")
@@ -98,6 +103,7 @@ def test_a_run_is_scored_drawn_and_described(key: str, runs: Runs, tmp_path: Pat
     assert (
         all(f"({name})" in card for name in FIGURES.get(key, ())) and "regard explain" in card and "| train.lr" in card
     )
+    assert {key for one in found.predictions for key in one.extra} <= documented(task.name)
     write_predictions(found, tmp_path / "rows.jsonl")
     assert len((tmp_path / "rows.jsonl").read_text("utf-8").splitlines()) == len(found.rows)
 
@@ -141,6 +147,5 @@ def test_the_commands_print_predictions_or_save_files(key: str, runs: Runs, cli:
     if model.objective.allows_empty_prompt:
         alone = json.loads(cli("predict", run, "--json").out)
         assert alone["value"] == model.predict("").value and "sheet" not in alone.get("files", {})
-    assert cli("explain", run, *words, "--out", "why.json").code == 0 and json.loads(
-        Path("why.json").read_text("utf-8")
-    )
+    assert cli("explain", run, *words, "--out", "why.json").code == 0
+    assert json.loads(Path("why.json").read_text("utf-8"))

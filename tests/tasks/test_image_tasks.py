@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,19 +10,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from objectives import encode
 from PIL import Image
 from torch.nn import functional as F
 
 import regard
-from conftest import facts
-from regard.data.batching.samplers import Uniform
+from data_files import refused
 from regard.data.images import image_io
 from regard.data.images.image_io import ImageCache, read_mask
 from regard.data.images.labeled import ImageSample, folder_classes, iterate_depth_images
 from regard.data.settings import DataSettings
 from regard.data.training_files import DataSources
 from regard.decode.settings import DecodeSettings
-from regard.errors import DataError, RegardError, SettingError
+from regard.errors import RegardError, SettingError
 from regard.processors.image import COLUMNS, Augment, ImageProcessor
 from regard.runs.spec import new_spec
 from regard.systems import SYSTEMS
@@ -35,11 +34,6 @@ from regard.tasks.modality.image import load_image, stack_images
 from regard.types import Augmentation, Batch, Prediction
 from tiny_text_models import train
 from tiny_vision_models import fresh, made
-
-SMALL = (
-    "model.image_size=16", "model.width=24", "model.depth=2", "model.heads=2", "model.ffn_dim=48", "train.precision=float32",
-    "train.epochs=0", "data.num_workers=0",
-)  # fmt: skip
 
 
 def paint(folder: Path, count: int, side: int = 16, seed: int = 0) -> Path:
@@ -56,33 +50,17 @@ def paint(folder: Path, count: int, side: int = 16, seed: int = 0) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("a place")
-    data = paint(place / "some pictures", 120)
-    train(
-        "classify", data, place / "run", *SMALL, "train.steps=90", "train.batch_size=32", "train.lr=3e-3",
-        "train.warmup_steps=10", "train.eval_every=45", "data.valid_fraction=0.2", "data.crop_scale=0.8",
-        "data.color_jitter=0.2", "model.pool=first", model="vit-tiny",
-    )  # fmt: skip
-    return place / "run"
-
-
-def test_a_run_on_a_folder_of_folders_learns(run: Path) -> None:
-    rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    assert facts(run)["scores"]["accuracy"] > 85
-    assert all("images_per_s" in row and 0 <= row["data_wait"] <= 1 for row in rows if row["kind"] == "train")
-
-
-def test_a_run_is_a_published_folder(run: Path) -> None:
+def test_a_saved_model_is_a_published_folder(tmp_path: Path) -> None:
     from transformers import AutoImageProcessor, ViTForImageClassification
 
-    path = next((run.parent / "some pictures" / "left").iterdir())
-    ours = regard.load(run).predict(str(path))
-    model = ViTForImageClassification.from_pretrained(run)
-    pixels = AutoImageProcessor.from_pretrained(run, use_fast=False)(Image.open(path), return_tensors="pt")
+    path, own = next(paint(tmp_path / "some pictures", 2).rglob("*.png")), made("vit", "classify").float()
+    ours = own.predict(str(path))
+    own.save(tmp_path / "model")
+    model = ViTForImageClassification.from_pretrained(tmp_path / "model")
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "model", use_fast=False)
+    pixels = processor(Image.open(path), return_tensors="pt")
     chances = model(**pixels, interpolate_pos_encoding=True).logits.softmax(-1)[0]
-    assert model.config.id2label[int(chances.argmax())] == ours.value == "left"
+    assert model.config.id2label[int(chances.argmax())] == ours.value
     assert torch.allclose(chances, torch.tensor(ours.score), atol=1e-5)
 
 
@@ -102,17 +80,6 @@ def test_mixed_images_have_the_mixture_of_their_losses() -> None:
     assert int(count) == 3 and float(total.detach()) == pytest.approx(float(right.detach()), rel=1e-5)
 
 
-def test_every_micro_batch_has_equally_many_images_and_every_image_its_own_seed() -> None:
-    plan = Uniform(10, 4, seed=3)
-    grains = plan.epoch(0)
-    assert [grain.shape for grain in grains] == [(4, 2)] * 3
-    assert sorted(np.concatenate(grains)[:10, 0]) == list(range(10))
-    assert len(set(np.concatenate(grains)[:, 1].tolist())) == 12
-    assert not np.array_equal(plan.epoch(1)[0], grains[0]) and np.array_equal(Uniform(10, 4, 3).epoch(0)[0], grains[0])
-    assert [len(part) for part in plan.sequential()] == [4, 4, 2] and plan.num_tokens(5) == 4
-    assert Uniform(3, 8, 0).epoch(0)[0].shape == (3, 2)
-
-
 def test_images_are_read_once_if_all_fit_and_other_sizes_are_not_cached() -> None:
     read: list[int] = []
 
@@ -127,13 +94,6 @@ def test_images_are_read_once_if_all_fit_and_other_sizes_are_not_cached() -> Non
     assert sorted(read) == [0, 1, 4, 4, 5]
     small = ImageCache(6, (2, 2), max_bytes=8)  # too little memory: nothing is cached
     assert [int(small(1, lambda: picture(1))[0, 0]) for _ in range(2)] == [1, 1] and read.count(1) == 3
-
-
-def test_a_task_has_a_class_per_modality() -> None:
-    assert find_task("classify").input == "text" and find_task("classify", "image").input == "image"
-    assert find_task("segment").input == "image"
-    with pytest.raises(RegardError, match="image"):
-        find_task("translate", "image")
 
 
 # -- the same pixels in training, prediction and evaluation
@@ -167,10 +127,8 @@ def turned() -> bytes:
 )
 def test_images_opened_by_pillow_equal_the_file(content: bytes) -> None:
     assert np.array_equal(load_image(Image.open(io.BytesIO(content))), load_image(content))
-    with pytest.raises(DataError, match="bright"):  # ambiguous gray values
-        load_image(Image.fromarray(np.full((4, 4), 1e9, np.float32)))
-    with pytest.raises(RegardError, match="uint8"):
-        load_image(np.zeros((4, 4), np.uint8))
+    refused("bright", load_image, Image.fromarray(np.full((4, 4), 1e9, np.float32)))  # ambiguous gray values
+    refused("pixels", load_image, np.full((4, 4), 256), error=RegardError)
 
 
 def test_bytes_of_a_table_take_two_bytes_each_and_come_back() -> None:
@@ -186,9 +144,8 @@ def test_evaluation_and_prediction_decode_images_equally(tmp_path: Path) -> None
     task = find_task("classify", "image")
     config = SYSTEMS["vit"].presets["vit-tiny"].config
     pixels = ImageProcessor((32, 32), "shortest", 36, crop=True, resample=3)
-    encoded = task.objective.encode(
-        [ImageSample(str(path), "a")], config, EncodingContext(pixels, 0, None, HeadOptions(("a", "b")))
-    )
+    context = EncodingContext(pixels, 0, None, HeadOptions(("a", "b")))
+    encoded = task.objective.encode([ImageSample(str(path), "a")], config, context)
     scored = task.objective.collate(encoded, np.arange(1), config).inputs
     assert torch.equal(scored, stack_images([pixels.prepare(load_image(str(path)))]))
 
@@ -234,10 +191,7 @@ def test_images_with_kept_aspect_ratio_are_predicted_scored_and_trained_on(
     """Hugging Face checkpoints of DPT keep the aspect ratio, so that image sizes differ."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     data, short = str(scenes(tmp_path / "data", task)), ["train.steps=1", "train.batch_size=4", "data.num_workers=0"]
-    regard.train(
-        task, data, model="dpt-small", out=tmp_path / "run", settings=["model.image_size=32", *short], device="cpu"
-    )
-    assert (tmp_path / "run" / ("masks.png" if task == "segment" else "depths.png")).exists()
+    train(task, data, tmp_path / "run", "model.image_size=32", *short, model="dpt-small")
     ImageProcessor((32, 32), "ratio", multiple=16).save(tmp_path / "run")
     model = regard.load(tmp_path / "run")
     names = [f"{data}/images/{number}.png" for number in range(4)]
@@ -252,7 +206,7 @@ def test_images_with_kept_aspect_ratio_are_predicted_scored_and_trained_on(
         halved = regard.evaluate(tmp_path / "run", settings=["data.depth_scale=0.5"]).scores
         assert halved["rmse"] != scores["rmse"]
     short += ["data.image_size=150,160", "data.crop_scale=0.5"]
-    regard.train(task, data, model=str(tmp_path / "run"), out=tmp_path / "tuned", settings=short, device="cpu")
+    train(task, data, tmp_path / "tuned", *short, model=str(tmp_path / "run"))
     assert ImageProcessor.load(tmp_path / "tuned") == ImageProcessor((144, 160), "exact")
 
 
@@ -281,8 +235,7 @@ def test_a_downscaled_image_is_reported_and_its_map_has_full_size(
     assert Path(left["image"]).exists()
     monkeypatch.setattr(dense, "free_memory", lambda: 16 * 120 * 200 - 1)
     assert model.predict(str(tmp_path / "small.jpg")).extra[key].shape == (60, 80)
-    with pytest.raises(DataError, match="120"):
-        model.predict(str(tmp_path / "large.jpg"))
+    refused("120", model.predict, str(tmp_path / "large.jpg"))
 
 
 def test_a_depth_map_may_be_smaller_than_its_image_and_is_scored_at_its_own_size(tmp_path: Path) -> None:
@@ -291,16 +244,13 @@ def test_a_depth_map_may_be_smaller_than_its_image_and_is_scored_at_its_own_size
     model = fresh("dpt", "depth", (METERS_LABEL,))
     task, samples = model.task, [item for item in iterate_depth_images([str(data)]) if isinstance(item, ImageSample)]
     np.save(samples[1].target, np.ones((20, 32), np.float32))
-    encoded = task.objective.encode(
-        samples, model.config, EncodingContext(model.processor, 0, None, model.spec.options)
-    )
+    encoded = encode(model, samples, 0)
     objective: Any = task.objective
     maps = objective._predict_maps(model, encoded, 3)
     found = [(said.shape, right.shape) for _, said, right in maps]
     assert found == [((64, 40),) * 2, ((20, 32),) * 2, ((64, 40),) * 2]
     np.save(samples[1].target, np.ones((32, 32), np.float32))
-    with pytest.raises(DataError, match=r"1\.npy"):
-        list(objective._predict_maps(model, encoded, 3))
+    refused(r"1\.npy", list, objective._predict_maps(model, encoded, 3))
 
 
 @pytest.mark.parametrize(
@@ -363,13 +313,12 @@ def test_a_class_unknown_to_the_model_is_named_and_not_void(tmp_path: Path) -> N
     (folder / "masks/classes.txt").write_text("road\nsky\ntram\n", encoding="utf-8")
     task, config = find_task("segment", "image"), SYSTEMS["dpt"].presets["dpt-small"].config
     sample = ImageSample(str(folder / "images/0.png"), target=str(folder / "masks/0.png"))
-    task.objective.encode(
-        [sample], config, EncodingContext(ImageProcessor((32, 32)), 0, None, HeadOptions(("tram", "road", "sky")))
+    known, unknown = (
+        EncodingContext(ImageProcessor((32, 32)), 0, None, HeadOptions(labels))
+        for labels in (("tram", "road", "sky"), ("road", "sky"))
     )
-    with pytest.raises(DataError, match="'tram'"):
-        task.objective.encode(
-            [sample], config, EncodingContext(ImageProcessor((32, 32)), 0, None, HeadOptions(("road", "sky")))
-        )
+    task.objective.encode([sample], config, known)
+    refused("'tram'", task.objective.encode, [sample], config, unknown)
 
 
 @pytest.mark.parametrize(
@@ -386,9 +335,8 @@ def test_masks_are_written_in_the_ids_of_training(
 ) -> None:
     mask = np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
     numbers = segment.class_values(HeadOptions(labels, class_ids=told))
-    answer = Prediction(
-        {}, (), (), {"mask": mask, "image": noise((2, 3, 3)), "labels": labels, "class_values": numbers}
-    )
+    extra = {"mask": mask, "image": noise((2, 3, 3)), "labels": labels, "class_values": numbers}
+    answer = Prediction({}, (), (), extra)
     left = find_task("segment", "image").objective.write_files("a", answer, tmp_path)
     assert np.array_equal(read_mask(left["mask"]), np.array(wanted)[mask])
 

@@ -17,11 +17,13 @@ from objectives import scores_of
 from torch.nn import functional as F
 
 import regard
+from conftest import facts, rows
+from data_files import refused, write
 from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
 from regard.data.training_files import DataSources, TrainingFiles
 from regard.decode.settings import DecodeSettings, apply_overrides
-from regard.errors import DataError, RegardError, SettingError
+from regard.errors import DataError, InputError, RegardError, SettingError
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from regard.runs.evaluate import validation_loss
 from regard.runs.settings import resolve
@@ -29,7 +31,7 @@ from regard.runs.spec import new_spec
 from regard.tasks import find_task, lm
 from regard.tasks.base import LossSum
 from regard.tasks.lm import document_spans
-from tiny_text_models import LETTERS, headed
+from tiny_text_models import headed
 from tiny_text_models import train as train_task
 
 SMALL = (
@@ -52,22 +54,6 @@ def passages(*texts: str) -> list[Passage]:
 
 def encode(model: regard.Model, *texts: str, data: DataSettings | None = None) -> Any:
     return encode_samples(model, passages(*texts), data=data)
-
-
-def test_documents_begin_and_end_with_the_end_token_and_torn_ones_do_not() -> None:
-    model = model_of()
-    encoded = encode(model, "abc", "+de", "fg", "/hij", "+a")
-    end = model.config.eos_id
-    values = encoded.fields["text"].values.tolist()
-    ids = {letter: model.tokenizer.encode([letter])[0][0] for letter in LETTERS}
-    said = [end, *(ids[x] for x in "abcde"), end, *(ids[x] for x in "fg"), *(ids[x] for x in "hija")]
-    assert values == said
-    # abcde with its end; fg without the held-out end; hija without an end
-    assert document_spans(encoded).tolist() == [[0, 6], [6, 8], [9, 12]]
-    encoded = encode(model, "abc", "|de", "fg")
-    assert encoded.fields["text"].values.tolist() == [end, *(ids[x] for x in "abc"), end, *(ids[x] for x in "de"), end,
-                                                     *(ids[x] for x in "fg")]  # fmt: skip
-    assert document_spans(encoded).tolist() == [[0, 3], [4, 7], [7, 9]]  # abc has no end token
 
 
 def test_no_document_ends_where_the_rest_of_it_is_held_out(tmp_path: Path) -> None:
@@ -93,21 +79,6 @@ def test_no_document_ends_where_the_rest_of_it_is_held_out(tmp_path: Path) -> No
     near = [(a, b) for a, b in pairwise(found.held) if not b.starts_document and b.line == a.line]
     follows = [b.after_gap for a, b in near if a.text + b.text in whole[b.line - 1]]
     assert follows and not any(follows)  # neighboring held-out passages stay together
-
-
-def test_the_loss_of_a_text_is_that_of_every_token_after_its_own_document_alone() -> None:
-    model = model_of(length=64)
-    texts = ["abcdefghij", "jihg fedcba", "ab"]
-    encoded = encode(model, *texts)
-    total, count = 0.0, 0
-    for number, text in enumerate(texts):
-        ids = [model.config.eos_id, *model.tokenizer.encode([text])[0]]
-        ids += [model.config.eos_id] * (number < len(texts) - 1)
-        logits = model.logits(torch.tensor([ids[:-1]]))[0].detach()
-        total += float(F.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum"))
-        count += len(ids) - 1
-    sums = validation_loss(model, encoded, resolve({"train": {"precision": "float32"}}, {}))
-    assert sums.count == count and sums.total == pytest.approx(total, rel=1e-10)
 
 
 @pytest.mark.parametrize("stride", [1, 5, 8])
@@ -203,8 +174,7 @@ def test_prompts_and_outputs_are_limited_by_the_context() -> None:
     assert model.predict("", max_new_tokens=1, do_sample=False).extra["token_ids"] == [first]
     model, long, greedy = model_of(length=8), "abcdefghijab", {"do_sample": False}
     for call in (model.predict, model.stream):
-        with pytest.raises(RegardError, match=r"decode\.truncate_prompt"):
-            call(long)
+        refused(r"decode\.truncate_prompt", call, long, error=RegardError)
     cropped = model.predict(long, truncate_prompt=True, max_new_tokens=4, **greedy)
     assert cropped.value == model.predict(long[-5:], max_new_tokens=4, **greedy).value
     found = model.predict("abcde", max_new_tokens=100, stop_strings=(), **greedy)
@@ -251,16 +221,10 @@ def test_the_choice_is_the_most_likely_continuation() -> None:
     for option in found.extra["choices"]:
         assert option["logprob"] == pytest.approx(logs[option["value"]], rel=1e-9)
     for wrong in ([], ["a"], ["a", ""]):
-        with pytest.raises(SettingError, match="non-empty choices"):
-            model.rank("abc", wrong)
+        refused("non-empty choices", model.rank, "abc", wrong, error=InputError)
 
 
 # -- runs
-
-
-def write(path: Path, text: str) -> str:
-    path.write_text(text, encoding="utf-8")
-    return str(path)
 
 
 def train(data: Any, out: Path, *settings: str, **more: Any) -> tuple[regard.Model, str]:
@@ -271,6 +235,14 @@ def train(data: Any, out: Path, *settings: str, **more: Any) -> tuple[regard.Mod
 STORY = "".join(f"the cat number {i} sat on the mat and the dog {i % 7} ran away\n" for i in range(400))
 
 
+def test_the_best_checkpoint_has_the_lowest_perplexity(tmp_path: Path) -> None:
+    diverging = ("train.steps=3", "train.eval_every=1", "train.lr=0.3", "train.warmup_steps=0", "train.grad_clip=0")
+    train(write(tmp_path / "a.txt", STORY), tmp_path / "run", CHARACTERS, *diverging)
+    found = {row["step"]: row["perplexity"] for row in rows(tmp_path / "run", "valid")}
+    best = facts(tmp_path / "run")["best"]["step"]
+    assert found[best] == min(found.values()) < max(found.values())
+
+
 @pytest.mark.parametrize("letter", "abcdef")
 def test_a_small_text_holds_out_a_small_meaningful_part(tmp_path: Path, letter: str) -> None:
     draw = random.Random(1)
@@ -278,24 +250,17 @@ def test_a_small_text_holds_out_a_small_meaningful_part(tmp_path: Path, letter: 
     files = TrainingFiles(TASK, DataSources((write(tmp_path / "a.txt", text),)), 0.02, lambda line: None)
     held = sum(len(sample.text) for sample in files.scan().held)
     assert 100 < held < 0.1 * len(text)
-    _, said = train(str(tmp_path / "a.txt"), tmp_path / "run", CHARACTERS, "train.steps=1")
-    assert "windows of 16 tokens" in said
 
 
 def test_too_small_a_micro_batch_and_no_text_are_refused(tmp_path: Path) -> None:
     for setting, told in (("data.stride=17", r"data\.stride"), ("train.batch_tokens=8", r"model\.max_length")):
         with pytest.raises(SettingError, match=told):
             train(str(tmp_path / "a.txt"), tmp_path / "run", setting)  # the file does not exist
-    with pytest.raises(DataError):
-        train(write(tmp_path / "b.txt", " \n\n"), tmp_path / "run", CHARACTERS)
+    refused("text", train, write(tmp_path / "b.txt", " \n\n"), tmp_path / "run", CHARACTERS)
     with pytest.raises(DataError, match=END_OF_TEXT.replace("|", r"\|")):
         TASK.modality.fit_config(model_of().config, TextTokenizer.train_sentence_bpe(["a b c"] * 9, 300))
-    with pytest.raises(SettingError, match=r"model\.eos_id"):
-        regard.build("gpt2-mini", vocab_size=13)
-    with pytest.raises(RegardError, match="one text"):
-        model_of().stream(["abc"])  # type: ignore[arg-type]
-    with pytest.raises(RegardError, match="is a preset"):
-        regard.load("gpt2-mini")
+    refused(r"model\.eos_id", regard.build, "gpt2-mini", vocab_size=13, error=SettingError)
+    refused("one text", model_of().stream, ["abc"], error=RegardError)
 
 
 def test_pretrained_weights_have_a_lower_learning_rate_and_the_decoding_of_presets(tmp_path: Path) -> None:
@@ -313,14 +278,13 @@ def test_pretrained_weights_have_a_lower_learning_rate_and_the_decoding_of_prese
 def test_given_steps_override_the_epochs_of_a_recipe() -> None:
     recipe = {"train": {"epochs": 3}}
     assert resolve(recipe, {}).train.epochs == 3 and resolve(recipe, {"train": {"steps": 5}}).train.epochs == 0
-    with pytest.raises(SettingError, match="steps"):
-        resolve(recipe, {"train": {"steps": 5, "epochs": 2}})
+    refused("steps", resolve, recipe, {"train": {"steps": 5, "epochs": 2}}, error=SettingError)
 
 
 def test_a_character_vocabulary_covers_the_validation_data_too(tmp_path: Path) -> None:
     data, valid = write(tmp_path / "a.txt", STORY), write(tmp_path / "v.txt", "the cat über alles\n" * 9)
-    model, _ = train(data, tmp_path / "run", CHARACTERS, "train.steps=1", valid=valid)
-    assert model.tokenizer is not None and model.tokenizer.encode(["ü"])
+    model, said = train(data, tmp_path / "run", CHARACTERS, "train.steps=1", valid=valid)
+    assert "windows of 16 tokens" in said and model.tokenizer is not None and model.tokenizer.encode(["ü"])
 
 
 def test_a_tokenizer_without_an_end_is_given_one_and_long_texts_are_not_packed(tmp_path: Path) -> None:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from objectives import encode as encode_samples
 from objectives import scores_of
-from test_cli import Cli
-from test_cli import cli as cli
 from torch import Tensor
 from torch.nn import functional as F
 
 import regard
 from conftest import rows
+from data_files import refused
 from encoders import encoder
 from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
@@ -29,7 +26,6 @@ from regard.model import ModelSpec, assemble
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
-from regard.runs.evaluate import evaluate
 from regard.systems import bert
 from regard.tasks import find_task
 from regard.tasks.base import Encoded, LossWeights
@@ -77,13 +73,6 @@ def train(data: Any, out: Path, *settings: str) -> str:
     return train_task("mlm", data, out, *SMALL, *settings)
 
 
-@pytest.fixture(scope="module")
-def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    out = tmp_path_factory.mktemp("runs") / "run"
-    steps = ("train.steps=300", "train.eval_every=150", "train.log_every=50", "train.batch_tokens=768")
-    return out, train(corpus, out, *steps)
-
-
 def passages(*texts: str) -> list[Passage]:
     """Passages: + continues the text before; / too, after a held-out part; | follows a held-out document start."""
     found, document = [], 0
@@ -102,28 +91,11 @@ def encode(model: regard.Model, *texts: str, **settings: Any) -> Encoded:
     return encode_samples(model, passages(*texts), data=DataSettings(**{"max_length": 24, **settings}))
 
 
-def grain(model: regard.Model, encoded: Encoded, number: int = 0, packed: bool = False, seed: int = 1) -> Batch:
-    plan = OBJECTIVE.sampler(encoded, model.config, 144, seed, packed)
-    return OBJECTIVE.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
-
-
 def logits_of(model: regard.Model, batch: Batch) -> Tensor:
     """Logits at the masked tokens."""
     logits = model.logits(batch.inputs, mask=batch.mask, token_types=batch.text.token_types)
     assert logits.shape == (*batch.inputs.shape, model.config.vocab_size)
     return logits.flatten(0, 1)[batch.text.label_positions]
-
-
-def nsp_logits(model: regard.Model, batch: Batch) -> Tensor:
-    return model.head.follows(model.states(batch.inputs, mask=batch.mask, token_types=batch.text.token_types).pooled)
-
-
-def same(one: Batch, two: Batch) -> bool:
-    both = [batch.tensors() for batch in (one, two)]
-    return len(both[0]) == len(both[1]) and all(torch.equal(a, b) for a, b in zip(*both, strict=True))
-
-
-# -- documents
 
 
 def test_spans_are_contiguous_text_and_documents_are_numbered() -> None:
@@ -152,38 +124,6 @@ def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(tmp_path
     assert 0 <= scores_of(model, encoded, SHORT)[0]["nsp_accuracy"] <= 100
 
 
-# -- rows
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_row_is_two_texts_between_special_tokens_with_labels_of_masked_tokens(packed: bool) -> None:
-    model = asked_model()
-    config, encoded = model.config, encode(model, *stories(8))
-    plan = OBJECTIVE.sampler(encoded, config, 144, 1, packed)
-    stream, shapes = encoded.fields["text"].values, set()
-    for number in range(6):
-        chosen = plan.micro_batch(number)[1]
-        batch = OBJECTIVE.collate(encoded, chosen, config, plan.shape)
-        ids, real = batch.inputs.flatten().clone(), batch.labels != IGNORE
-        places = batch.text.label_positions[real]
-        hidden = ids[places]
-        ids[places] = batch.labels[real]
-        begins = np.cumsum([0, *plan.row_lengths(chosen)]) if packed else batch.inputs.shape[1] * np.arange(len(chosen))
-        for (a, b, c, d, follows, *_), first, at in zip(chosen.tolist(), begins.tolist(), range(99), strict=False):
-            right = [config.bos_id, *stream[a:b].tolist(), config.eos_id, *stream[c:d].tolist(), config.eos_id]
-            last = first + len(right)
-            assert ids[first:last].tolist() == right and len(right) <= 24
-            types = batch.text.token_types.flatten()[first:last]
-            assert types.tolist() == [0] * (b - a + 2) + [1] * (d - c + 1)
-            assert int(batch.text.nsp_labels[at]) == follows
-            inside = (places >= first) & (places < last)
-            assert int(inside.sum()) == max(round(0.15 * (len(right) - 3)), 1)
-        assert float((hidden == config.mask_id).double().mean()) > 0.5
-        assert bool((batch.text.nsp_labels[len(chosen) :] == IGNORE).all())
-        shapes.add(tuple(tensor.shape for tensor in batch.tensors()))
-    assert not packed or len(shapes) == 1
-
-
 @pytest.mark.parametrize("pairs", [True, False])
 def test_packed_rows_train_as_padded_rows_do(pairs: bool) -> None:
     model = asked_model(nsp=pairs, pooler=pairs)
@@ -201,16 +141,16 @@ def test_packed_rows_train_as_padded_rows_do(pairs: bool) -> None:
             near(gradient, expected[name], 1e-9)
 
 
-# -- the loss
-
-
 def test_the_loss_is_the_mean_over_masked_tokens_plus_the_mean_over_pairs_per_masked_token() -> None:
     model = asked_model()
-    batch = grain(model, encode(model, *stories(8)))
+    encoded = encode(model, *stories(8))
+    chosen = OBJECTIVE.sampler(encoded, model.config, 144, 1, False).micro_batch(0)[1]
+    batch = OBJECTIVE.collate(encoded, chosen, model.config)
     total, count = OBJECTIVE.loss(model, batch)
     words = F.cross_entropy(logits_of(model, batch), batch.labels)
     assert int(count) == len(batch.labels)
-    near(total / count, words + F.cross_entropy(nsp_logits(model, batch), batch.text.nsp_labels))
+    states = model.states(batch.inputs, mask=batch.mask, token_types=batch.text.token_types)
+    near(total / count, words + F.cross_entropy(model.head.follows(states.pooled), batch.text.nsp_labels))
     unknown = replace(batch.text, nsp_labels=torch.full_like(batch.text.nsp_labels, IGNORE))
     near(OBJECTIVE.loss(model, replace(batch, text=unknown))[0] / count, words)
     # label smoothing applies to words only
@@ -219,16 +159,14 @@ def test_the_loss_is_the_mean_over_masked_tokens_plus_the_mean_over_pairs_per_ma
     near(smooth - total, smoothed - plain, 1e-10)
 
 
-# -- validation
-
-
 def test_the_validation_loss_does_not_depend_on_batching() -> None:
     model = asked_model()
     encoded = encode(model, *stories(10))
     losses = []
     for tokens in (48, 300, 10_000):
         batches, again = (list(OBJECTIVE.eval_batches(encoded, model.config, tokens)) for _ in range(2))
-        assert all(same(*both) for both in zip(batches, again, strict=True))
+        for pair in zip(batches, again, strict=True):
+            assert all(torch.equal(*both) for both in zip(*(one.tensors() for one in pair), strict=True))
         labels = sorted(label for batch in batches for label in batch.labels.tolist())
         words = sum(F.cross_entropy(logits_of(model, batch), batch.labels, reduction="sum") for batch in batches)
         losses.append((labels, float(words.detach())))
@@ -255,9 +193,6 @@ def test_examples_show_masks_with_references_and_scores_name_the_chance() -> Non
     assert OBJECTIVE.format_example(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
     row = OBJECTIVE.example_row(encoded.samples[1], answers[1])
     assert row == {"text": "? ! .", "prediction": "", "reference": ""}
-
-
-# -- predictions
 
 
 def test_mask_tokens_are_filled_with_the_most_likely_words() -> None:
@@ -294,8 +229,7 @@ def test_mask_tokens_are_filled_with_the_most_likely_words() -> None:
 
 @pytest.mark.parametrize(("texts", "said"), [(["sun [MASK]", "sun sea"], "MASK"), (["sun " * 30 + "[MASK]"], "24")])
 def test_a_text_without_a_mask_token_or_too_long_is_refused(texts: list[str], said: str) -> None:
-    with pytest.raises(RegardError, match=said):
-        asked_model().predict(texts)
+    refused(said, asked_model().predict, texts, error=RegardError)
 
 
 def test_a_mask_token_can_be_written_as_in_the_tokenizer_or_as_in_bert(tmp_path: Path) -> None:
@@ -306,33 +240,12 @@ def test_a_mask_token_can_be_written_as_in_the_tokenizer_or_as_in_bert(tmp_path:
     assert one == two and one.value.startswith("the") and one.value.endswith(" sat") and "<mask>" not in one.value
 
 
-# -- runs
-
-
-def test_a_run_on_a_folder_learns_predicts_on_the_command_line_and_is_evaluated(
-    trained: tuple[Path, str], corpus: Path, cli: Cli
-) -> None:
-    out, said = trained
-    valid = rows(out, "valid")
-    assert valid[-1]["mlm_loss"] < 0.5 * rows(out, "train")[0]["loss"] and valid[-1]["perplexity"] < 3
-    assert valid[-1]["nsp_accuracy"] > 65 and valid[-1]["accuracy"] > 70
-    assert "rows of text pairs up to 24 tokens" in said and "NSP accuracy" in said and "(chance: 50 %)" in said
-    assert "[MASK]" in (out / "samples.txt").read_text() and "mlm_loss" in (out / "README.md").read_text()
-    done = cli("predict", out, "sun sun [MASK] sun sun .")
-    assert done.code == 0 and done.out.startswith("sun sun sun sun sun .\n") and "| mask |" in done.out
-    row = json.loads(cli("predict", out, "coal [MASK] coal .", "--json").out)
-    assert row["value"] == "coal coal coal ." and row["masks"][0][0]["probability"] > 0.3
-    assert evaluate(out, [str(corpus)]).scores["accuracy"] > 50
-    done = cli("predict", out, "sun sand")
-    assert done.code == 2 and "No [MASK] in 'sun sand'" in done.err
-
-
 def test_mlm_alone_needs_no_pairs_no_pooler_and_no_second_document(tmp_path: Path) -> None:
     path, run = tmp_path / "one.txt", tmp_path / "run"
     path.write_text("\n".join(stories(20)), encoding="utf-8")
-    with pytest.raises(DataError, match=r"model\.nsp"):
-        train(path, run)
-    train(path, run, "model.nsp=false", "train.packing=on", "data.whole_word_mask=true", "data.mask_prob=0.3")
+    refused(r"model\.nsp", train, path, run)
+    said = train(path, run, "model.nsp=false", "train.packing=on", "data.whole_word_mask=true", "data.mask_prob=0.3")
+    assert "packed rows of texts up to 24 tokens" in said
     model = regard.load(run)
     assert not model.config.nsp and model.body.pooler is None and not model.head.has_nsp
     assert '"BertForMaskedLM"' in (run / "config.json").read_text()

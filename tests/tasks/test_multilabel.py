@@ -14,20 +14,19 @@ import torch
 import transformers
 from objectives import assert_loss, collate, encode, scores_of
 from PIL import Image
-from test_cli import Cli
-from test_cli import cli as cli
 from torch.nn import functional as F
 
 import regard
+from conftest import Cli
+from data_files import jsonl, refused
 from encoders import encoder
 from regard.data.images.labeled import ImageSample
 from regard.data.text.samples import LabeledText
-from regard.errors import DataError, WeightsError
+from regard.errors import WeightsError
 from regard.model import Model
 from regard.processors.image import ImageProcessor
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
-from regard.runs.evaluate import evaluate, write_predictions
 from regard.tasks import find_task
 from regard.tasks.metrics.per_class import ClassMetrics, confusion_summary
 from regard.types import IGNORE, Batch
@@ -112,8 +111,7 @@ def test_several_labels_of_an_image_equal_the_published_head(tmp_path: Path) -> 
 )
 def test_a_regression_head_is_refused(kind: str, problem: str | None, said: str, tmp_path: Path) -> None:
     (published if kind == "text" else seeing)(tmp_path, id2label={0: "LABEL_0"}, problem_type=problem)
-    with pytest.raises(WeightsError, match=f"{said} is not supported"):
-        regard.load(tmp_path)
+    refused(f"{said} is not supported", regard.load, tmp_path, error=WeightsError)
     assert kind == "image" or regard.load(tmp_path, task="embed").task.name == "embed"
 
 
@@ -135,10 +133,8 @@ def test_a_single_class_is_one_of_several_labels_but_not_the_other_way() -> None
     model = model_of()
     batches = [collate(model, encode(model, samples, 24)) for samples in (one, same)]
     near(*(TASK.objective.loss(model, batch)[0] for batch in batches))
-    with pytest.raises(DataError, match="several"):
-        TASK.objective.loss(model_of(multi_label=False), batches[1])
-    with pytest.raises(DataError, match="'blue'"):
-        encode(model, [replace(SAMPLES[0], label_set=("red", "blue"))], 24)
+    refused("several", TASK.objective.loss, model_of(multi_label=False), batches[1])
+    refused("'blue'", encode, model, [replace(SAMPLES[0], label_set=("red", "blue"))], 24)
 
 
 def test_each_label_is_counted_by_hand() -> None:
@@ -160,9 +156,8 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Cli) -> None:
         said = [*(words[label] for label in own), *random.choice(["a", "b", "c", "d"], 3)]
         random.shuffle(said)
         rows.append({"text": " ".join(said), "labels": own})
-    data = tmp_path / "d.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    report = check("classify", str(data))
+    data = jsonl(tmp_path / "d.jsonl", *rows)
+    report = check("classify", data)
     many = sum(len(row["labels"]) for row in rows)
     counts = {label: sum(label in row["labels"] for row in rows) for label in words}
     assert report.as_dict()["class_counts"]["classes"]["training"] == counts
@@ -201,20 +196,14 @@ def seeing(folder: Path, **changes: Any) -> Any:
 
 
 def test_images_of_one_class_each_score_a_multi_label_model(tmp_path: Path) -> None:
-    seeing(tmp_path / "theirs")
-    model = regard.load(tmp_path / "theirs")
-    rows = []
-    for number in range(4):
-        (tmp_path / f"{number}.png").write_bytes(_file(number))
-        rows.append(f"{number}.png,{LABELS[number % 3]}")
-    (tmp_path / "data.csv").write_text("\n".join(["image,label", *rows]))
-    found = evaluate(tmp_path / "theirs", [str(tmp_path / "data.csv")])
-    assert {"micro_f1", "macro_f1", "exact_match", "per_class"} <= set(found.scores)
-    write_predictions(found, tmp_path / "answers.jsonl")
-    lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
-    assert [line["reference"] for line in lines] == [LABELS[n % 3] for n in range(4)]
-    samples = [ImageSample(str(tmp_path / f"{n}.png"), LABELS[n % 3]) for n in range(4)]
-    assert model.objective.save_figures(tmp_path, samples, found.predictions) == ["classes.png"]
+    seeing(tmp_path)
+    model = regard.load(tmp_path)
+    samples = [ImageSample("", LABELS[number % 3], content=_file(number)) for number in range(4)]
+    scores, answers = scores_of(model, encode(model, samples))
+    assert {"micro_f1", "macro_f1", "exact_match", "per_class"} <= set(scores)
+    rows = [model.objective.example_row(*pair) for pair in zip(samples, answers, strict=True)]
+    assert [row["reference"] for row in rows] == [sample.label for sample in samples]
+    assert model.objective.save_figures(tmp_path, samples, answers) == ["classes.png"]
 
 
 @pytest.mark.parametrize("many", [5, 30])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_loader import wait_until_gone
+from test_loader import alive
 
 from conftest import TINY, checkpoints, facts, last_step, rows, same_tensors
 
@@ -279,7 +279,10 @@ def test_a_second_run_is_refused_until_the_first_is_gone(victims: Victims, tmp_p
     finally:
         first.kill()
         first.wait()
-    wait_until_gone(workers, 10)
+    end = time.monotonic() + 10
+    while any(map(alive, workers)):
+        assert time.monotonic() < end, f"workers {workers} are still alive"
+        time.sleep(0.01)
     assert last_step(run) < 30
     again = [sys.executable, "-m", "regard", "train", "translate", "--out", str(run), "--resume"]
     subprocess.run(again, check=True, capture_output=True)

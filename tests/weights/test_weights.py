@@ -191,12 +191,8 @@ def test_an_end_token_outside_the_vocabulary_is_replaced(tmp_path: Path, capsys:
         model = regard.load(with_config(regard.save(tiny("gpt2"), tmp_path), eos_token_id=end))
         last = model.config.eos_id
         told = capsys.readouterr().err
-        assert (
-            last == model.config.vocab_size - 1
-            and told.count("\n") == 1
-            and "eos_token_id" in told
-            and str(last) in told
-        )
+        assert last == model.config.vocab_size - 1
+        assert told.count("\n") == 1 and "eos_token_id" in told and str(last) in told
         found = search(model.body, Batch(torch.tensor([[3, 4]])), last, torch.tensor([5]), model.spec.decode)
         assert len(found[0][0].log_probs) <= 5
     text = TextTokenizer.train_lm_bpe(["the cat danced and the dog slept"] * 9, 300)  # the tokenizer has an end token
@@ -295,15 +291,11 @@ def test_invalid_configs_are_not_internal_errors(changes: dict[str, Any], tmp_pa
 
 
 def test_an_unknown_name_or_folder_is_refused_with_the_nearest_there_is(tmp_path: Path) -> None:
-    folder = published(tmp_path / "model")
+    folder, model = published(tmp_path / "model"), tiny("transformer")
     (tmp_path / "ende" / "checkpoints").mkdir(parents=True)
     attempts: list[tuple[type[RegardError], str, Any]] = [
         (UnknownNameError, "'translate'", lambda: regard.load(folder, task="translat")),
-        (
-            UnknownNameError,
-            "'huggingface'",
-            lambda: regard.save(tiny("transformer"), tmp_path / "x", layout="hugingface"),
-        ),
+        (UnknownNameError, "'huggingface'", lambda: regard.save(model, tmp_path / "x", layout="hugingface")),
         (UnknownNameError, "'transformer-tiny'", lambda: regard.build("transformer-tny")),
         (UnknownNameError, "Unknown", lambda: regard.load(tmp_path / "edne")),
         (UnknownNameError, "No folder", lambda: regard.load(tmp_path / "nowhere" / "at all")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,9 +95,9 @@ def collect(corpus: Corpus, root: Path = ROOT) -> Names:
     index = json.loads((root / "src/regard/index.json").read_text(encoding="utf-8"))
     settings = {entry["setting"] for entry in index["settings"]}
     accepted = {value for value in corpus.values if SETTING.fullmatch(value)}
-    foreign = (root / "src/regard/index.py").read_text(encoding="utf-8")  # settings named after other libraries
-    for group, names in re.findall(r'"(\w+)\.\w+": "([\w ]+)",', foreign):
-        accepted |= {f"{group}.{name}" for name in names.split()}
+    foreign = tomllib.loads((root / "src/regard/names.toml").read_text(encoding="utf-8"))["synonyms"]
+    for setting, names in foreign.items():
+        accepted |= {f"{setting.partition('.')[0]}.{name}" for name in names.split()}
     tasks = {entry["task"] for entry in index["tasks"]} | {value for value in corpus.values if "-" in value}
     models = {*index["systems"], *(name for entry in index["systems"].values() for name in entry["presets"])}
     source = "".join(path.read_text(encoding="utf-8") for path in sorted((root / "src/regard").glob("cli*.py")))

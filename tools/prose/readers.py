@@ -149,6 +149,20 @@ def _comments(found: Read, path: str, source: str) -> None:
     found.blocks.extend(join(path, "comment", lines) for lines in paragraphs(group))
 
 
+# ---- TOML
+
+
+def read_table(path: str, source: str) -> Read:
+    """Help texts by name, one per line, and comments."""
+    found = Read()
+    for number, line in enumerate(source.split("\n"), 1):
+        name, _, text = line.partition(" = ")
+        kind = "help" if text else "comment"
+        found.blocks.append(join(path, kind, [(number, text.strip('"') or line.lstrip("# "))]))
+        found.values |= {name.strip('"'), *text.strip('"').split()} if text else set()
+    return found
+
+
 # ---- Markdown
 
 

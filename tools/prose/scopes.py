@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from prose.blocks import Block
-from prose.readers import Read, read_markdown, read_page, read_python, read_script
+from prose.readers import Read, read_markdown, read_page, read_python, read_script, read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,7 +18,7 @@ DOCS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY.md", "bench
 CODE = ("src", "benchmarks", "examples", "tools", "tests")
 HELP_FIELDS = ("src/regard/*settings.py", "src/regard/systems/*")
 """Files with settings: the docstring below a field is the help text."""
-WORD_LISTS = ("src/regard/demos/grammar.py", "src/regard/demos/grammar.py")
+WORD_LISTS = ("src/regard/demos/grammar.py", "src/regard/demos/lexicon.toml")
 """Strings in these files are training data of the demos, not messages."""
 
 
@@ -53,7 +53,7 @@ def read_corpus(root: Path = ROOT) -> Corpus:
 def _files(root: Path) -> Iterator[Path]:
     for folder in CODE:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".py", ".js", ".html") and "__pycache__" not in path.parts:
+            if path.suffix in (".py", ".js", ".html", ".toml") and "__pycache__" not in path.parts:
                 yield path
     for pattern in DOCS:
         yield from sorted(root.glob(pattern.replace("*.md", "**/*.md")))
@@ -62,6 +62,8 @@ def _files(root: Path) -> Iterator[Path]:
 def _read(name: str, source: str) -> Read:
     if name.endswith(".py"):
         return read_python(name, source, any(fnmatch(name, pattern) for pattern in HELP_FIELDS))
+    if name.endswith(".toml"):
+        return Read() if name in WORD_LISTS else read_table(name, source)
     if name.endswith(".js"):
         return read_script(name, source)
     return read_page(name, source) if name.endswith(".html") else read_markdown(name, source)

@@ -117,6 +117,7 @@ def sniff_format(content: bytes) -> str:
     return next((kind for magic, kind in OTHER_FORMATS.items() if first.startswith(magic.lower())), "")
 
 
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Location = tuple[str, int]  # Table and row of a file embedded in a table.
 COPY_AGAIN = "Copy or download the file again, or remove it."
 

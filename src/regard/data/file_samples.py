@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from regard.data.file_discovery import find_subfolder, walk_files
+from regard.data.memory_tables import is_saved_file, table_folders
 from regard.data.text import tables
 from regard.data.text.files import Columns, existing_file, raise_error
-from regard.data.text.formats import BINARY_SUFFIXES, Row, file_format, find_format, read_class_names, read_header
+from regard.data.text.formats import (
+    BINARY_SUFFIXES,
+    Row,
+    file_format,
+    find_format,
+    has_column_names,
+    read_class_names,
+    read_header,
+)
 from regard.errors import DataError
 
 COLUMN_ALIASES = {
@@ -63,7 +72,7 @@ class FileSample:
     @property
     def location(self) -> tuple[str, int] | None:
         """Table and row of an embedded file, for error messages; else None."""
-        return (self.path, self.line) if self.content else None
+        return (self.path, self.line) if self.content or is_saved_file(self.source, self.path) else None
 
 
 # -- folders
@@ -121,8 +130,8 @@ def read_table(kind: FileKind, entry: str, target: str, columns: Columns, make: 
         if (skipped := tables.find_missing(entry, line, fields, () if target else ("",))) is not None:
             return skipped
         if target == "label" and isinstance(value, EmbeddedFile):
-            advice = "Pass --columns label=NAME."
-            raise DataError("the label is binary data, not text.", entry, line, advice, "missing")
+            problem = "the label is binary data, not text."
+            raise DataError(problem, entry, line, "Pass --columns label=NAME.", "missing")
         source, content = resolve_file(kind, entry, line, file)
         return make(source, value, line=line, content=content)
 
@@ -133,6 +142,12 @@ def read_table(kind: FileKind, entry: str, target: str, columns: Columns, make: 
     used = chosen if columns or set(names) <= chosen.keys() else None
     if file_format(path) in BINARY_SUFFIXES:
         rows = _embedded_rows(path, names, used or {})
+    elif has_column_names(path):
+        aliases = {name: COLUMN_ALIASES[name] for name in names}
+        records = tables.read_records(path, None, aliases, names, columns)
+        rows = tables.convert_rows(
+            records, lambda line, row: {name: cell_value(path, line, row.get(name), name) for name in names}
+        )
     else:
         cells = tables.iterate_rows(entry, names, used, numeric=("label",))
         rows = tables.convert_rows(cells, lambda line, row: {name: value.strip() for name, value in row.items()})
@@ -186,19 +201,20 @@ def resolve_file(
 ) -> tuple[str, bytes]:
     """Path of an existing file and b"", or name and content of an embedded file; `noun` names the file in errors.
 
-    `folders` are searched for the file; None: the folder of the table and its subfolder of files."""
+    `folders` are searched for the file; None: the folder of relative paths and its subfolder of files."""
     if isinstance(value, EmbeddedFile):
         return value.name, value.content
     if value.startswith(("http://", "https://", "s3://", "gs://")):
         problem = f"URLs are not supported: '{value[:80]}'."
         raise DataError(problem, entry, line, "Download the file and use its path.", "missing")
-    parent = os.path.dirname(os.path.expanduser(entry))
-    for folder in (parent, None) if folders is None else folders:
+    own = table_folders(entry)
+    for folder in (*own, None) if folders is None else folders:
         if folder is None:
-            folder = find_subfolder(parent or ".", kind.folders)
+            folder = find_subfolder(own[-1] or ".", kind.folders)
         if folder is not None and os.path.isfile(path := os.path.join(folder, os.path.expanduser(value))):
             return path, b""
-    advice = f"Paths are relative to the folder of the table, or to a folder '{kind.folders[0]}' there."
+    start = "folder of the table" if len(own) == 1 else "working directory"
+    advice = f"Paths are relative to the {start}, or to a folder '{kind.folders[0]}' there."
     if line == 1:
         advice += f" If the first row is a header, pass --columns {kind.column}=NAME."
     raise DataError(f"{noun or kind.noun} '{value[:80]}' not found.", entry, line, advice, "missing")

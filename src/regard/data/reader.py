@@ -41,23 +41,21 @@ class Reader:
     file_paths: Callable[[str], Sequence[str]] = lambda entry: split_parallel(entry) or (entry,)  # paths of an entry
     recipe: Callable[[str], Any] = lambda entry: None  # recipe of a synthetic dataset; None if the entry is a file
 
-    def expand(self, data: Sequence[str]) -> list[str]:
-        """Entries for paths, glob patterns and names of synthetic datasets."""
-        recipes = [self.recipe(entry) for entry in data]
-        for entry, recipe in zip(data, recipes, strict=True):
+    def expand(self, data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+        """Absolute paths of the files for one or several paths or patterns; names of synthetic datasets are unchanged."""
+        entries = [os.fspath(entry) for entry in ([data] if isinstance(data, str | os.PathLike) else data)]
+        recipes = [self.recipe(entry) for entry in entries]
+        for entry, recipe in zip(entries, recipes, strict=True):
             if recipe and os.path.exists(entry):
                 raise DataError(
                     f"'{entry}' is both a path and a generated dataset.", advice=f"For the path, use ./{entry}"
                 )
-        if any(recipes) and not all(recipes):
-            raise DataError("names of synthetic datasets cannot be combined with files.", ", ".join(data))
-        return [str(recipe) for recipe in recipes] if any(recipes) else self.files(data)
-
-    def absolute(self, entry: str) -> str:
-        """The data entry with absolute paths."""
-        if self.recipe(entry):
-            return entry
-        return ":".join(os.path.abspath(os.path.expanduser(side)) for side in split_parallel(entry) or (entry,))
+        if any(recipes):
+            if not all(recipes):
+                raise DataError("names of synthetic datasets cannot be combined with files.", ", ".join(entries))
+            return tuple(map(str, recipes))
+        paths = (split_parallel(entry) or (entry,) for entry in self.files(entries))
+        return tuple(":".join(os.path.abspath(os.path.expanduser(side)) for side in sides) for sides in paths)
 
     def validation_entries(self, data: Sequence[str]) -> list[str]:
         """Entries of the validation splits of synthetic datasets. Empty: a fraction of the training data is held out."""

@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import DataError, SettingError
-from regard.files import fsync, write_file, write_json
+from regard.files import fsync, write_file
 
 VERSION = 2
 MANIFEST_NAME = "store.json"
@@ -67,49 +67,51 @@ class TokenStore:
     metadata: Mapping[str, Any]  # values returned by the function that filled the store
 
 
-class StoreWriter:
-    """Write rows in chunks to files opened by `open_file`.
+Rows = Mapping[str, Sequence[npt.NDArray[Any]]]  # Rows of each side, the same number for every side.
+FillStore = Callable[[], Iterable[tuple[Rows, Mapping[str, Any]]]]
+"""Yields chunks of rows, each with the metadata of all rows so far."""
+
+
+def write_store(
+    open_file: Callable[[str], BinaryIO], sides: Mapping[str, int], fill: FillStore
+) -> tuple[dict[str, Any], dict[str, BinaryIO]]:
+    """Write all rows to files opened by `open_file` and flush the files to disk. Returns the manifest and the files.
 
     `sides` maps each side to the number of possible values: up to 2**16 are stored in two bytes, more in four."""
+    dtypes = {side: np.dtype("<u2" if many <= 2**16 else "<i4") for side, many in sides.items()}
+    files = {name: open_file(name) for side in sides for name in (f"{side}.values", f"{side}.starts")}
+    checksums = {name: _digest() for name in files}
 
-    def __init__(self, open_file: Callable[[str], BinaryIO], sides: Mapping[str, int]) -> None:
-        self.dtypes = {side: np.dtype("<u2" if many <= 2**16 else "<i4") for side, many in sides.items()}
-        self.num_rows = 0
-        self.files = {name: open_file(name) for side in sides for name in (f"{side}.values", f"{side}.starts")}
-        self._checksums = {name: _digest() for name in self.files}
-        self._ends = dict.fromkeys(sides, 0)
-        for side in sides:
-            self._write(f"{side}.starts", np.zeros(1, "<i8"))
+    def write(name: str, values: npt.NDArray[Any]) -> None:
+        content = values.tobytes()
+        files[name].write(content)
+        checksums[name].update(content)
 
-    def add(self, **parts: Sequence[npt.NDArray[Any]]) -> None:
-        """Append rows, the same number for every side."""
+    ends, num_rows, metadata = dict.fromkeys(sides, 0), 0, dict[str, Any]()
+    for side in sides:
+        write(f"{side}.starts", np.zeros(1, "<i8"))
+    for parts, facts in fill():
         for side, rows in parts.items():
             if not rows:
-                return
+                break
             values = np.concatenate(rows)
-            kind = self.dtypes[side]
+            kind = dtypes[side]
             if len(values) and not 0 <= int(values.min()) <= int(values.max()) <= np.iinfo(kind).max:
                 raise ValueError(f"a value of {side} does not fit into {kind}")
-            ends = self._ends[side] + np.cumsum([len(row) for row in rows], dtype="<i8")
-            self._write(f"{side}.values", values.astype(kind))
-            self._write(f"{side}.starts", ends)
-            self._ends[side] = int(ends[-1])
-        self.num_rows += len(rows)
-
-    def _write(self, name: str, values: npt.NDArray[Any]) -> None:
-        content = values.tobytes()
-        self.files[name].write(content)
-        self._checksums[name].update(content)
-
-    def finish(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Flush all files to disk and return the manifest."""
-        files = {}
-        for name, file in self.files.items():
-            file.flush()
-            os.fsync(file.fileno())
-            files[name] = {"size": os.fstat(file.fileno()).st_size, "checksum": self._checksums[name].hexdigest()}
-        kinds = {side: kind.str for side, kind in self.dtypes.items()}
-        return {"version": VERSION, "rows": self.num_rows, "kinds": kinds, "files": files, "facts": dict(metadata)}
+            starts = ends[side] + np.cumsum([len(row) for row in rows], dtype="<i8")
+            write(f"{side}.values", values.astype(kind))
+            write(f"{side}.starts", starts)
+            ends[side] = int(starts[-1])
+        num_rows += len(rows)
+        metadata.update(facts)
+    entries = {}
+    for name, file in files.items():
+        file.flush()
+        os.fsync(file.fileno())
+        entries[name] = {"size": os.fstat(file.fileno()).st_size, "checksum": checksums[name].hexdigest()}
+    kinds = {side: kind.str for side, kind in dtypes.items()}
+    manifest = {"version": VERSION, "rows": num_rows, "kinds": kinds, "files": entries, "facts": metadata}
+    return manifest, files
 
 
 def map_store(manifest: Mapping[str, Any], files: Mapping[str, BinaryIO], owner: object = None) -> TokenStore:
@@ -127,26 +129,8 @@ def map_store(manifest: Mapping[str, Any], files: Mapping[str, BinaryIO], owner:
     return TokenStore(sides, manifest["facts"])
 
 
-def open_store(folder: Path, owner: object) -> TokenStore:
-    """Open a store and verify all files."""
-    manifest = json.loads((folder / MANIFEST_NAME).read_text("utf-8"))
-    whole = sum(entry["size"] for entry in manifest["files"].values())
-    with ExitStack() as stack:  # maps stay valid after the files are closed
-        files = {name: stack.enter_context((folder / name).open("rb")) for name in manifest["files"]}
-        for name, entry in manifest["files"].items():
-            if os.fstat(files[name].fileno()).st_size != entry["size"]:
-                raise ValueError(f"{name}: size does not match the cache record")
-            if (
-                whole < CHECKSUM_MAX_BYTES
-                and hashlib.file_digest(files[name], _digest).hexdigest() != entry["checksum"]
-            ):
-                raise ValueError(f"{name}: checksum does not match the cache record")
-        return map_store(manifest, files, owner)
-
-
 # -- cache
 
-FillStore = Callable[[StoreWriter], Mapping[str, Any]]  # Writes the rows and returns the metadata of the store.
 Log = Callable[[str], None]
 
 _STALE_SECONDS = 3600.0
@@ -155,7 +139,7 @@ _MAX_NOTES = 100  # Maximum number of notes; the least recently used are deleted
 
 def cache_key(*parts: Any) -> str:
     """Hash of JSON-serializable values."""
-    return _checksum(json.dumps(parts))
+    return _digest(json.dumps(parts).encode()).hexdigest()
 
 
 def cache_folder(kind: str) -> Path:
@@ -169,11 +153,8 @@ def cache_folder(kind: str) -> Path:
 
 def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, noun: str = "tokens") -> TokenStore:
     """Store of this key from the cache, or built and cached; in temporary files if the cache is not writable."""
-    limit, place, max_bytes = os.environ.get("REGARD_CACHE_GB", "20"), Path("~/.cache/regard"), -1.0
-    with suppress(ValueError):
-        max_bytes = float(limit) * 1e9
-    if not max_bytes >= 0:  # also for NaN
-        raise SettingError(f"REGARD_CACHE_GB must be a number of gigabytes, at least 0, got '{limit}'.")
+    max_cache_bytes()  # raises for an invalid limit
+    place = Path("~/.cache/regard")
     try:
         place = cache_folder("tokens")
         store = _open_locked(place / key)
@@ -181,15 +162,15 @@ def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, 
             log(f"  Loaded {noun} from the cache ({place / key}).")
             return store
         place.mkdir(parents=True, exist_ok=True)
-        _remove_stale(place)
-        return _build_store(place / key, sides, fill, max_bytes)
+        remove_stale(place)
+        return _build_store(place / key, sides, fill)
     except OSError as error:
         instead, is_full = "", error.errno in (errno.ENOSPC, errno.EDQUOT)
         with suppress(OSError):  # no temporary folder, or no folder of the cache
             folder = tempfile.gettempdir()
             instead = "" if is_full and os.stat(folder).st_dev == os.stat(place).st_dev else folder
         if not instead:
-            raise _disk_full_error(place, error) from error
+            raise disk_full_error(place, error) from error
         log(
             f"  warning: cannot write to {place} ({error.strerror or error}); the {noun} are kept in {instead} "
             "until this run ends. To use another cache folder, set REGARD_CACHE=FOLDER."
@@ -197,27 +178,28 @@ def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, 
     # in unnamed temporary files, which the operating system deletes when the process ends
     with ExitStack() as files:
         try:
-            writer = StoreWriter(lambda _: files.enter_context(tempfile.TemporaryFile(dir=instead)), sides)
-            return map_store(writer.finish(fill(writer)), writer.files)
+            return map_store(
+                *write_store(lambda _: files.enter_context(tempfile.TemporaryFile(dir=instead)), sides, fill)
+            )
         except OSError as error:
-            raise _disk_full_error(instead, error) from error
+            raise disk_full_error(instead, error) from error
 
 
-def _disk_full_error(place: str | Path, error: OSError) -> DataError:
+def disk_full_error(place: str | Path, error: OSError) -> DataError:
     return DataError(
-        f"Cannot write the token cache to {place}: {error.strerror or error}.",
+        f"Cannot write to the cache folder {place}: {error.strerror or error}.",
         advice="Free disk space, or set REGARD_CACHE to another folder.",
     )
 
 
-def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, max_bytes: float) -> TokenStore:
-    folder = _temporary_path(final)
+def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore) -> TokenStore:
+    folder = temporary_path(final)
     folder.mkdir()
     try:
         with ExitStack() as files:
-            writer = StoreWriter(lambda name: files.enter_context((folder / name).open("wb")), sides)
-            manifest = writer.finish(fill(writer))
-        write_json(folder / MANIFEST_NAME, manifest)
+            manifest, _ = write_store(lambda name: files.enter_context((folder / name).open("wb")), sides, fill)
+        (folder / MANIFEST_NAME).write_text(json.dumps(manifest), encoding="utf-8")
+        fsync(folder / MANIFEST_NAME)
         fsync(folder)
         for _ in range(3):
             try:
@@ -231,7 +213,7 @@ def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, max_byt
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     fsync(final.parent)
-    _evict(final, max_bytes)
+    evict(final, MANIFEST_NAME)
     if (store := _open_locked(final)) is None:
         raise OSError(errno.EIO, "the new cache entry cannot be read")
     return store
@@ -252,25 +234,34 @@ def try_lock(descriptor: int, path: Path, shared: bool) -> bool | None:
 
 
 class FileLock:
-    """Shared or exclusive lock of a file, held until the object is deleted."""
+    """Shared or exclusive lock of a file, held until the object is deleted. Raises `BlockingIOError` if another process
+    holds a conflicting lock or removed the file before the lock."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.descriptor = path, os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self.descriptor)
-
-    def acquire(self, shared: bool) -> bool:
-        """True if the file is locked and still at `path`: another process may remove the file before the lock."""
-        locked = try_lock(self.descriptor, self.path, shared)
-        return shared if locked is None else locked  # without locks, stores can be read but never removed
+    def __init__(self, path: Path, shared: bool) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        locked = try_lock(descriptor, path, shared)
+        if not (shared if locked is None else locked):  # without locks, stores can be read but never removed
+            raise BlockingIOError(errno.EAGAIN, "the store is in use", str(path))
 
 
 def _open_locked(folder: Path) -> TokenStore | None:
-    """Store in `folder` under a shared lock, marked as used; None if the store is missing or damaged."""
+    """Store in `folder` with verified files, under a shared lock and marked as used; None if missing or damaged."""
     try:
-        lock = FileLock(folder / MANIFEST_NAME)
-        if not lock.acquire(shared=True):
-            return None  # another process is removing the store
-        store = open_store(folder, lock)
+        lock = FileLock(folder / MANIFEST_NAME, shared=True)
+        manifest = json.loads((folder / MANIFEST_NAME).read_text("utf-8"))
+        whole = sum(entry["size"] for entry in manifest["files"].values())
+        with ExitStack() as stack:  # maps stay valid after the files are closed
+            files = {name: stack.enter_context((folder / name).open("rb")) for name in manifest["files"]}
+            for name, entry in manifest["files"].items():
+                content, checked = files[name], whole < CHECKSUM_MAX_BYTES
+                if os.fstat(content.fileno()).st_size != entry["size"]:
+                    raise ValueError(f"{name}: size does not match the cache record")
+                if checked and hashlib.file_digest(content, _digest).hexdigest() != entry["checksum"]:
+                    raise ValueError(f"{name}: checksum does not match the cache record")
+            store = map_store(manifest, files, lock)
+    except BlockingIOError:  # another process is removing the store
+        return None
     except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError, AttributeError):  # damaged
         if folder.is_dir():
             _remove(folder)
@@ -280,21 +271,32 @@ def _open_locked(folder: Path) -> TokenStore | None:
     return store
 
 
-def _evict(new: Path, max_bytes: float) -> None:
-    """Remove least recently used stores until the cache has at most `max_bytes`; keep locked stores and the new store."""
+def max_cache_bytes() -> float:
+    limit, max_bytes = os.environ.get("REGARD_CACHE_GB", "20"), -1.0
+    with suppress(ValueError):
+        max_bytes = float(limit) * 1e9
+    if not max_bytes >= 0:  # also for NaN
+        raise SettingError(f"REGARD_CACHE_GB must be a number of gigabytes, at least 0, got '{limit}'.")
+    return max_bytes
+
+
+def evict(new: Path, used: str) -> None:
+    """Remove least recently used folders next to `new` until their size is at most `max_cache_bytes`; keep folders with a
+    lock, and the new one. `used` is the name of the file with the lock and the time of the last use."""
     sizes: dict[Path, int] = {}
     for folder in new.parent.glob("[!.]*"):
         with suppress(OSError):  # another process may remove the folder
             sizes[folder] = sum(path.stat().st_size for path in folder.iterdir())
-    surplus = sum(sizes.values()) - max_bytes
-    for folder in sorted(sizes, key=lambda folder: _mtime(folder / MANIFEST_NAME)):
+    surplus = sum(sizes.values()) - max_cache_bytes()
+    for folder in sorted(sizes, key=lambda folder: _mtime(folder / used)):
         if surplus <= 0:
             return
         with suppress(OSError):
-            lock = FileLock(folder / MANIFEST_NAME)
-            if folder != new and lock.acquire(shared=False):
+            if folder != new:
+                lock = FileLock(folder / used, shared=False)
                 _remove(folder)
                 surplus -= sizes[folder]
+                del lock
 
 
 def _mtime(path: Path) -> float:
@@ -304,19 +306,19 @@ def _mtime(path: Path) -> float:
     return 0.0
 
 
-def _temporary_path(final: Path) -> Path:
+def temporary_path(final: Path) -> Path:
     return final.with_name(f".{final.name}.{os.getpid()}.{secrets.token_hex(4)}.writing")
 
 
 def _remove(folder: Path) -> None:
     """Rename the folder, then delete it, so that no process opens a partly deleted store."""
-    aside = _temporary_path(folder)
+    aside = temporary_path(folder)
     with suppress(OSError):
         folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _remove_stale(place: Path) -> None:
+def remove_stale(place: Path) -> None:
     """Delete temporary folders of dead processes after an hour without changes."""
     for folder in place.glob(".*.writing"):
         newest = max(map(_mtime, (folder, *folder.glob("*"))))
@@ -338,7 +340,7 @@ def save_note(key: str, value: Any) -> None:
     with suppress(OSError):
         place = cache_folder("notes")
         place.mkdir(parents=True, exist_ok=True)
-        write_file(place / key, f"{_checksum(text)}\n{text}".encode())
+        write_file(place / key, f"{cache_key(text)}\n{text}".encode())
         for old in sorted(place.iterdir(), key=_mtime, reverse=True)[_MAX_NOTES:]:
             old.unlink(missing_ok=True)
 
@@ -348,7 +350,7 @@ def load_note(key: str) -> Any:
     try:
         note = cache_folder("notes") / key
         total, _, text = note.read_text("utf-8").partition("\n")
-        if total != _checksum(text):
+        if total != cache_key(text):
             return None
         os.utime(note)
         return json.loads(text)
@@ -359,7 +361,3 @@ def load_note(key: str) -> Any:
 def delete_note(key: str) -> None:
     with suppress(OSError):
         (cache_folder("notes") / key).unlink()
-
-
-def _checksum(text: str) -> str:
-    return _digest(text.encode()).hexdigest()

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from regard import __version__
+from regard.data.memory_tables import require_saved_table
 from regard.data.reader import Reader
 from regard.data.store import cache_key, delete_note, load_note, save_note
 from regard.data.text.tables import SkippedRow
-from regard.errors import DataError, SettingError
+from regard.errors import DataError, SettingError, name_places
 
 if TYPE_CHECKING:
     from regard.tasks import Task
@@ -45,6 +46,9 @@ class DataSources:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> DataSources:
+        """Sources of a run. Raise `DataError` for a table in memory that is not in the cache."""
+        for entry in (*saved["data"], *saved["valid"]):
+            require_saved_table(entry)
         return cls(tuple(saved["data"]), tuple(saved["valid"]), saved["columns"])
 
 
@@ -114,12 +118,6 @@ def add_texts(digest: blake2b, texts: Iterable[str]) -> None:
         digest.update(len(content).to_bytes(8, "little") + content)
 
 
-def compute_fingerprint(texts: Iterable[str]) -> str:
-    total = blake2b(digest_size=16)
-    add_texts(total, texts)
-    return total.hexdigest()
-
-
 # -- scan
 
 
@@ -162,15 +160,14 @@ class TrainingFiles:
                 digest = hashlib.file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
             sums.append(digest)
         fraction = None if self.sources.valid else self.valid_fraction
-        known = compute_fingerprint([*sorted(self._valid_keys), self.reader.label_source(self.sources.data)])
+        known = sorted(self._valid_keys), self.reader.label_source(self.sources.data)
         kind = self.task.name if self.task.input == "text" else f"{self.task.name} {self.task.input}"
         data, columns = self.sources.data, tuple(sorted(self.sources.columns.items()))
         self.key = cache_key(_CACHE_VERSION, __version__, kind, data, columns, fraction, sums, known)
         kept = load_note(self.key)
         if kept is not None:
             kept = {name: _to_tuples(value) for name, value in kept.items()}
-            held = tuple(self.reader.sample_type(**fields) for fields in kept["held"])
-            found = ScanResult(**{**kept, "held": held})
+            found = ScanResult(**kept | {"held": tuple(self.reader.sample_type(**fields) for fields in kept["held"])})
         else:
             found = self._scan_files()
             inside = any(getattr(sample, "content", b"") for sample in found.held)  # image contents are not cached here
@@ -222,7 +219,7 @@ class TrainingFiles:
         reader = self.reader
         held: Container[str] = ()
         if not self.sources.valid:
-            keys = map(reader.split_key, self._iter_samples("read"))
+            keys = (reader.split_key(sample) for _, sample in self._split((), "read"))
             held = HeldOutKeys(keys, self.valid_fraction, min_keys=reader.min_valid_samples)
         kept, labels = list[Any](), dict[str, None]()
         total, shared = blake2b(digest_size=16), 0
@@ -237,26 +234,21 @@ class TrainingFiles:
         return ScanResult(total.hexdigest(), tuple(kept), *self._skipped, shared, listed)
 
     def _split(self, held: Container[str], action: str) -> Iterator[tuple[bool, Any]]:
-        """Each sample with True if its key is held out. A sample after samples of the other side is marked as following a
-        gap: see `Reader.mark_gap`."""
-        first_other: dict[bool, Any] = {True: None, False: None}  # since the last sample of a side
-        for sample in self._iter_samples(action):
-            is_held = bool(held) and self.reader.split_key(sample) in held
-            gap, first_other[is_held] = first_other[is_held], None
-            if first_other[not is_held] is None:
-                first_other[not is_held] = sample
-            yield is_held, sample if gap is None else self.reader.mark_gap(sample, gap)
-
-    def _iter_samples(self, action: str) -> Iterator[Any]:
-        """Samples of all files, with progress messages; skipped rows are counted in `_skipped`."""
+        """Each sample with True if its key is held out, with progress messages; skipped rows are counted in `_skipped`. A
+        sample after samples of the other side is marked as following a gap: see `Reader.mark_gap`."""
         self._skipped = (0, ("", 0))
+        first_other: dict[bool, Any] = {True: None, False: None}  # since the last sample of a side
         rows = self.reader.samples(self.sources.data, self.sources.columns or None)
         for item in log_progress(rows, f"{self.reader.unit} {action}", self.log):
             if isinstance(item, SkippedRow):
                 count, first = self._skipped
                 self._skipped = (count + 1, first if count else (item.path, item.line))
-            else:
-                yield item
+                continue
+            is_held = bool(held) and self.reader.split_key(item) in held
+            gap, first_other[is_held] = first_other[is_held], None
+            if first_other[not is_held] is None:
+                first_other[not is_held] = item
+            yield is_held, item if gap is None else self.reader.mark_gap(item, gap)
 
     def _read_stamps(self) -> list[tuple[int | str, int]]:
         with suppress(OSError):
@@ -291,7 +283,7 @@ def describe_empty_rows(task: Task, count: int, path: str, line: int) -> str:
             f"note: {some} skipped: hidden, no {unit.removesuffix('s')}{lacking}. 'regard check {task.name}' lists all."
         )
     side = "an empty field" if len(columns) > 1 else "no text"
-    return f"note: {count:,} rows with {side} skipped; first: {path}, line {line}"
+    return name_places(f"note: {count:,} rows with {side} skipped; first: {path}, line {line}")
 
 
 def _to_tuples(value: Any) -> Any:
@@ -352,4 +344,6 @@ def validation_samples(task: Task, sources: DataSources, valid_fraction: float, 
 
 def content_fingerprint(reader: Reader, samples: Sequence[Any]) -> str:
     """Fingerprint of texts and targets."""
-    return compute_fingerprint(text for sample in samples for text in reader.contents(sample))
+    total = blake2b(digest_size=16)
+    add_texts(total, (text for sample in samples for text in reader.contents(sample)))
+    return total.hexdigest()

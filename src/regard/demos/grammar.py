@@ -10,19 +10,15 @@ no *must* (the negation needs another German verb), and animals never eat (Germa
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 Kinds = frozenset[str]  # Kinds of nouns that a verb or an adjective may have.
-
-PERSONS = frozenset({"adult", "child"})
-LIVING = PERSONS | {"animal"}
-PORTABLE = frozenset({"thing", "food"})
-GOODS = PORTABLE | {"large"}
-ALL_KINDS = GOODS | LIVING
 
 
 class Noun(NamedTuple):
@@ -68,10 +64,6 @@ class Verb(NamedTuple):
     def german_plural(self) -> str:
         return self.infinitive.removeprefix(self.particle)
 
-    @property
-    def german_past_plural(self) -> str:
-        return self.german_past + ("n" if self.german_past.endswith("e") else "en")
-
 
 class Tense(NamedTuple):
     """Auxiliaries of a tense as (singular, plural); empty if the verb itself is finite."""
@@ -101,32 +93,16 @@ class Conjunction(NamedTuple):
     can_lead: bool = True
 
 
-def _verb(parts: str, subjects: Kinds, objects: Kinds = frozenset(), **options: Any) -> Verb:
-    """Verb from the principal parts of both languages."""
-    arguments: list[Any] = [*parts.split(), subjects, objects]
-    return Verb(*arguments, **options)
+_LEXICON = tomllib.loads(Path(__file__).with_name("lexicon.toml").read_text(encoding="utf-8"))
+_GROUPS = {name: frozenset(kinds.split()) for name, kinds in _LEXICON["groups"].items()}
 
 
-def _rows(table: str) -> list[list[str]]:
-    """Words of each entry of a table; entries are separated by commas."""
-    return [entry.split() for entry in table.split(",")]
+def _kinds(names: str) -> Kinds:
+    """Kinds of nouns by name or by the name of a group."""
+    return frozenset[str]().union(*(_GROUPS.get(name, {name}) for name in names.split()))
 
 
-_NOUN_TABLE = """
-    man men Mann Männer m adult, woman women Frau Frauen f adult, child children Kind Kinder n child,
-    girl girls Mädchen Mädchen n child, teacher teachers Lehrer Lehrer m adult,
-    doctor doctors Arzt Ärzte m adult, king kings König Könige m adult,
-    queen queens Königin Königinnen f adult, aunt aunts Tante Tanten f adult, uncle uncles Onkel Onkel m adult,
-    dog dogs Hund Hunde m animal, cat cats Katze Katzen f animal, horse horses Pferd Pferde n animal,
-    mouse mice Maus Mäuse f animal, bird birds Vogel Vögel m animal, book books Buch Bücher n thing,
-    picture pictures Bild Bilder n thing, table tables Tisch Tische m thing, chair chairs Stuhl Stühle m thing,
-    coat coats Mantel Mäntel m thing, lamp lamps Lampe Lampen f thing, flower flowers Blume Blumen f thing,
-    bag bags Tasche Taschen f thing, house houses Haus Häuser n large, car cars Auto Autos n large,
-    bicycle bicycles Fahrrad Fahrräder n large, apple apples Apfel Äpfel m food,
-    cake cakes Kuchen Kuchen m food, pear pears Birne Birnen f food,
-    potato potatoes Kartoffel Kartoffeln f food, roll rolls Brötchen Brötchen n food, egg eggs Ei Eier n food
-"""
-NOUNS = tuple(Noun(*row) for row in _rows(_NOUN_TABLE))
+NOUNS = tuple(Noun(*row.split()) for row in _LEXICON["words"]["nouns"])
 
 PRONOUNS = (
     Pronoun("he", "er", False),
@@ -135,52 +111,15 @@ PRONOUNS = (
     Pronoun("they", "sie", True),
 )
 
-ADJECTIVES = (
-    Adjective("old", "alt", frozenset({"adult", "animal", "thing", "large"})),
-    Adjective("small", "klein", ALL_KINDS),
-    Adjective("big", "groß", ALL_KINDS),
-    Adjective("beautiful", "schön", LIVING | {"thing", "large"}),
-    Adjective("young", "jung", LIVING),
-    Adjective("tired", "müd", LIVING),
-    Adjective("clever", "klug", LIVING),
-    Adjective("hungry", "hungrig", LIVING),
-    Adjective("new", "neu", frozenset({"thing", "large"})),
-    Adjective("red", "rot", frozenset({"thing", "large"})),
-    Adjective("blue", "blau", frozenset({"thing", "large"})),
-    Adjective("expensive", "teur", GOODS),
-    Adjective("fresh", "frisch", frozenset({"food"})),
-)
+ADJECTIVES = tuple(Adjective(english, stem, _kinds(names)) for english, stem, names in _LEXICON["words"]["adjectives"])
 
-_OPINION: dict[str, Any] = {"is_stative": True, "is_reporting": True}
-VERBS = (
-    _verb("dance dances danced danced tanzen tanzt tanzte getanzt", LIVING),
-    _verb("sleep sleeps slept slept schlafen schläft schlief geschlafen", LIVING),
-    _verb("sing sings sang sung singen singt sang gesungen", PERSONS),
-    _verb("laugh laughs laughed laughed lachen lacht lachte gelacht", PERSONS),
-    _verb("work works worked worked arbeiten arbeitet arbeitete gearbeitet", PERSONS),
-    _verb("wait waits waited waited warten wartet wartete gewartet", LIVING),
-    _verb("come comes came come kommen kommt kam gekommen", LIVING, is_motion=True),
-    _verb("run runs ran run laufen läuft lief gelaufen", LIVING, is_motion=True),
-    _verb("swim swims swam swum schwimmen schwimmt schwamm geschwommen", LIVING, is_motion=True),
-    _verb("buy buys bought bought kaufen kauft kaufte gekauft", PERSONS, GOODS | {"animal"}),
-    _verb("sell sells sold sold verkaufen verkauft verkaufte verkauft", PERSONS, GOODS | {"animal"}),
-    _verb("see sees saw seen sehen sieht sah gesehen", LIVING, ALL_KINDS),
-    _verb("hear hears heard heard hören hört hörte gehört", LIVING, LIVING),
-    _verb("find finds found found finden findet fand gefunden", LIVING, GOODS | {"animal"}),
-    _verb("eat eats ate eaten essen isst aß gegessen", PERSONS, frozenset({"food"})),
-    _verb("carry carries carried carried tragen trägt trug getragen", PERSONS, PORTABLE),
-    _verb("bring brings brought brought bringen bringt brachte gebracht", PERSONS, PORTABLE),
-    _verb("draw draws drew drawn zeichnen zeichnet zeichnete gezeichnet", PERSONS, ALL_KINDS),
-    _verb("visit visits visited visited besuchen besucht besuchte besucht", PERSONS, PERSONS),
-    _verb("invite invites invited invited einladen lädt lud eingeladen", PERSONS, PERSONS, particle="ein"),
-    _verb("phone phones phoned phoned anrufen ruft rief angerufen", PERSONS, PERSONS, particle="an"),
-    _verb("need needs needed needed brauchen braucht brauchte gebraucht", PERSONS, GOODS, is_stative=True),
-    _verb("love loves loved loved lieben liebt liebte geliebt", PERSONS, LIVING, is_stative=True),
-    _verb("say says said said sagen sagt sagte gesagt", PERSONS, is_reporting=True),
-    _verb("know knows knew known wissen weiß wusste gewusst", PERSONS, **_OPINION),
-    _verb("think thinks thought thought denken denkt dachte gedacht", PERSONS, **_OPINION),
-    _verb("believe believes believed believed glauben glaubt glaubte geglaubt", PERSONS, **_OPINION),
-)
+
+def _verb(parts: str, subjects: str, objects: str = "", **options: Any) -> Verb:
+    arguments: list[Any] = [*parts.split(), _kinds(subjects), _kinds(objects)]
+    return Verb(*arguments, **options)
+
+
+VERBS = tuple(_verb(**row) for row in _LEXICON["words"]["verbs"])
 PLAIN_VERBS = tuple(verb for verb in VERBS if not verb.is_reporting)
 REPORTING_VERBS = tuple(verb for verb in VERBS if verb.is_reporting)
 
@@ -220,15 +159,7 @@ CONJUNCTIONS = (
     WHEN,
 )
 
-_UNSEEN_WORDS = {
-    "subject": "cat dance, dog sleep, king laugh, queen work, aunt sing, man come, bird swim, girl buy, uncle eat, "
-    "teacher visit, doctor invite, child say, woman draw, horse see",
-    "object": "sell horse, see mouse, find bag, hear bird, eat pear, carry lamp, bring cake, draw house, need coat, "
-    "visit queen, phone aunt, love dog",
-    "adjective": "old picture, small table, big flower, beautiful bicycle, young king, tired woman, clever girl, "
-    "hungry man, new chair, red coat, blue lamp, expensive apple, fresh potato",
-}
-UNSEEN_COMBINATIONS = frozenset((kind, *words) for kind, table in _UNSEEN_WORDS.items() for words in _rows(table))
+UNSEEN_COMBINATIONS = frozenset((kind, *pair.split()) for kind, pairs in _LEXICON["unseen"].items() for pair in pairs)
 """Pairs absent from the training data: each word is frequent, but these two never occur together in any form."""
 
 
@@ -364,7 +295,8 @@ def _german_clause(clause: Clause, place: str) -> str:
     if tense is PRESENT:
         finite, close = verb.german_plural if plural else verb.german_third, verb.particle
     elif tense is PAST:
-        finite, close = verb.german_past_plural if plural else verb.german_past, verb.particle
+        ending = ("n" if verb.german_past.endswith("e") else "en") if plural else ""
+        finite, close = verb.german_past + ending, verb.particle
     elif tense is PERFECT:
         finite, close = (("ist", "sind") if verb.is_motion else tense.german)[plural], verb.german_participle
     # *nicht* follows a definite object and the time; an indefinite object uses *kein* instead

@@ -28,8 +28,7 @@ from regard.files import write_json
 from regard.model import Model, load
 from regard.runs.evaluate import evaluate
 from regard.runs.folder import RunFolder
-from regard.runs.progress import PipeSafeConsole, print_line, program_command
-from regard.runs.terminal import format_duration
+from regard.runs.progress import PipeSafeConsole, format_duration, print_line, program_command
 from regard.runs.train import train
 
 LogFn = Callable[[str], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-import warnings
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from regard.draw.colors import INK, LIGHT, LINE, MUTED, UNKNOWN_COLOR, ImageArray, MapArray, class_colors, colormap
 from regard.draw.text import display_width, label
-from regard.errors import RegardError
+from regard.errors import InputError, RegardError
+from regard.threads import suppress_warnings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,10 +34,13 @@ _FONTS: Final = (
 )  # fmt: skip
 
 
+_drawing = threading.RLock()  # One figure at a time: the settings of matplotlib belong to the process.
+
+
 def check_suffix(path: Path, suffixes: Sequence[str]) -> str:
     """Return the file extension without the dot. Raise if the extension is not one of `suffixes`."""
     if path.suffix.lower() not in suffixes:
-        raise RegardError(
+        raise InputError(
             f"Unsupported file type '{path}': use {' or '.join(suffixes)} here "
             "(.png and .svg for figures, .html for the interactive page)."
         )
@@ -45,7 +49,7 @@ def check_suffix(path: Path, suffixes: Sequence[str]) -> str:
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
     """Write a temporary file in the same folder, then rename the file to `path`, so that no partial file is ever visible."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
@@ -78,7 +82,8 @@ def new_figure(
 
     file_format = check_suffix(path, (".png", ".svg"))
     installed = {font.name for font in font_manager.fontManager.ttflist}
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    glyphs = "Glyph|Matplotlib currently does not support"
+    with _drawing, matplotlib.rc_context(), suppress_warnings(message=glyphs):
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
             {
@@ -99,7 +104,6 @@ def new_figure(
                 "legend.framealpha": 0.9,
             }
         )
-        warnings.filterwarnings("ignore", message="Glyph|Matplotlib currently does not support")
         sheet = Sheet(width, height, Figure(figsize=(width, height), dpi=DPI, facecolor="white"))
         sheet.text(MARGIN, MARGIN - 0.1, title, size, weight="bold")
         gap = size / 54 * (title.count("\n") + 1) + 0.06 if title else 0.0  # 1.3 times the font size per line

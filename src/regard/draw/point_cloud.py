@@ -64,22 +64,25 @@ class PredictedCloud:
 # -- pages
 
 
-def pack_coordinates(
-    coordinates: FloatArray, up: str = "z", origin: Sequence[float] = (0.0, 0.0, 0.0)
-) -> dict[str, object]:
-    """Page data of the coordinates: 16-bit integers from the minimum of each axis, in steps of the longest side / 65,535."""
+def cloud_data(cloud: PredictedCloud | CloudAttention) -> dict[str, object]:
+    """Page data of points and classes. Coordinates are 16-bit integers from the minimum of each axis, in steps of the longest
+    side / 65,535."""
+    coordinates, up = cloud.coordinates, cloud.up
     low, high = coordinates.min(0).astype(np.float64), coordinates.max(0).astype(np.float64)
     longest = float((high - low).max()) or 1.0
     whole = np.rint((coordinates - low) / longest * QUANTIZATION_STEPS).astype("<u2")
     sides = [round_digits(float(side)) for side in (high - low) / longest]
     return {
         "places": to_base64(whole),
-        "low": [float(value) for value in low + np.asarray(origin, dtype=np.float64)],
+        "low": [float(value) for value in low + np.asarray(cloud.origin, dtype=np.float64)],
         "step": longest / QUANTIZATION_STEPS,
         "sides": sides,
         "spacing": round_digits(2 * point_spacing(coordinates, longest) / longest / (math.hypot(*sides) or 1.0)),
         "up": up,
         "tilt": default_tilt(high - low, up),
+        "labels": cloud.labels,
+        "palette": [to_hex(color) for color in class_colors(len(cloud.labels))],
+        "said": packed(cloud.predictions, "<u2"),
     }
 
 
@@ -127,10 +130,7 @@ def write_cloud_page(
     ways = ["class", *["truth", "wrong"] * (targets is not None), *["colours"] * (cloud.colors is not None), "height"]
     confidence = None if cloud.confidence is None else np.rint(255 * cloud.confidence).clip(0, 255)
     data: dict[str, object] = {
-        **pack_coordinates(cloud.coordinates, cloud.up, cloud.origin),
-        "labels": cloud.labels,
-        "palette": [to_hex(color) for color in class_colors(len(cloud.labels))],
-        "said": packed(cloud.predictions, "<u2"),
+        **cloud_data(cloud),
         "right": packed(None if targets is None else np.where(targets < 0, NO_CLASS, targets), "<u2"),
         "sure": packed(confidence, "u1"),
         "colours": packed(cloud.colors, "u1"),
@@ -303,10 +303,7 @@ def write_neighbors_page(
         )
     is_complete = [layer.queries is None for layer in attention.layers]
     data: dict[str, object] = {
-        **pack_coordinates(attention.coordinates, attention.up, attention.origin),
-        "labels": attention.labels,
-        "palette": [to_hex(color) for color in class_colors(len(attention.labels))],
-        "said": packed(attention.predictions, "<u2"),
+        **cloud_data(attention),
         "origins": packed(attention.file_index, "<u4"),
         "levels": [packed(level, "<u4") for level in attention.levels],
         "layers": layers,

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from regard.errors import RegardError
+from regard.errors import InputError
 
 _VISIBLE_SYMBOLS: Final = {"\n": "↵", "\r": "␍", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"}
 _JOINERS: Final = "\u200c\u200d"  # required for Persian, Hindi and emoji
@@ -16,7 +16,7 @@ _JOINERS: Final = "\u200c\u200d"  # required for Persian, Hindi and emoji
 def check_choice(what: str, number: int | None, count: int) -> None:
     """Raise an error if the layer or head `number`, counted from 1, does not exist; None: no choice."""
     if number is not None and not 1 <= number <= count:
-        raise RegardError(f"{what} must be between 1 and {count}, got {number}.")
+        raise InputError(f"{what} must be between 1 and {count}, got {number}.")
 
 
 def label(token: str, max_width: int = 16) -> str:

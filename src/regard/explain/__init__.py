@@ -7,14 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import RegardError
+import numpy as np
+from torch import Tensor
+
+from regard.config import checked
+from regard.errors import InputError
+from regard.tasks.base import is_file, require_text
+from regard.tasks.modality.base import file_content
+from regard.types import shorten
 
 if TYPE_CHECKING:
     from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood
     from regard.tasks.base import Model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """The explanation of one input, saved as a figure, an HTML page or JSON."""
 
@@ -24,6 +31,10 @@ class Explanation:
     likelihood: TextLikelihood | None = None
     decision: DecisionAttribution | None = None
     act_steps: tuple[ActSteps, ...] = ()  # computation steps per token, for models with adaptive computation time (ACT)
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}: {value}" for name, value in self.facts.items())
+        return f"{type(self).__name__}({shorten(self.title)}, {shorten(facts)}; save(path) writes .html, .png, .svg or .json)"
 
     @property
     def values(self) -> dict[str, Any]:
@@ -62,6 +73,7 @@ class Explanation:
         """Files written by `save` in addition to `path`."""
         return ()
 
+    @checked
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
         """Save as PNG, SVG, HTML page or JSON, by file extension. `layer` and `head` of a figure count from 1; None: all."""
         path = Path(path)
@@ -89,15 +101,16 @@ class Explanation:
 
 
 def explain(model: Model, source: Any, target: str | None = None, at: Any = None) -> Explanation:
-    """Explain one input in evaluation mode. `at`: the query, a pixel (row, column) of an image or a point of a point cloud."""
+    """Explain one input with a model in evaluation mode. `at`: the query, a pixel (row, column) of an image or a point of a
+    point cloud."""
     if at is not None and model.task.input == "text":
-        raise RegardError(
+        raise InputError(
             "A position (--at) is supported only for images and point clouds. Text explanations show every token."
         )
-    training = model.training
-    model.eval()
-    try:
-        made: Explanation = model.task.explainer(model, source, target, at)
-        return made
-    finally:
-        model.train(training)
+    if target is not None:
+        require_text(target, "a text as target")
+    at = at.tolist() if isinstance(at, np.ndarray | Tensor) else at
+    if is_file(source):
+        source = file_content(source)  # some explanations read the input twice
+    made: Explanation = model.task.explainer(model, source, target, at)
+    return made

@@ -24,7 +24,6 @@ from regard.explain.text_generation import record_forward, token_log_probs
 from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions
 from regard.nn.recurrent.score_attention import ScoreAttention
-from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.base import Model, require_tokenizer
 from regard.tasks.modality.image import load_image, require_image_processor
 from regard.types import AttentionRecords, Batch, DecoderInputs
@@ -37,7 +36,7 @@ CROP_NOTE_THRESHOLD = 0.99  # The center crop is reported if less than this frac
 WordRanges = list[range]  # Token indices of each word.
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CaptionExplanation(Explanation):
     """Explanation of the caption of one image."""
 
@@ -88,7 +87,10 @@ def explain_caption(model: Model, source: Any, target: str | None, at: Pixel | N
     batch = Batch(image_batch(model, image).inputs, decoder=DecoderInputs(torch.tensor([inputs], device=model.device)))
     records, logs = record_forward(model, batch)
     own = logs[torch.arange(len(targets)), torch.tensor(targets)]
-    ranges = _word_ranges(text, ids)
+    ranges: WordRanges = []  # a token that contains only a space belongs to the following word
+    for first, last in pairwise([*np.flatnonzero(text.starts_word(ids)).tolist(), len(ids)]):
+        blank = ranges and not text.decode([ids[ranges[-1].start : first]])[0].strip()
+        ranges.append(range(ranges.pop().start if blank else first, last))
     words = []
     for group in ranges:
         word_ids, best = [ids[number] for number in group], logs[group[0]].topk(min(TOP_K, logs.shape[1]))
@@ -131,15 +133,6 @@ def _caption_ids(model: Model, source: Any, target: str | None) -> list[int]:
             f"The caption has {len(ids)} tokens, but the maximum of this model is {model.config.max_length - 1}."
         )
     return ids
-
-
-def _word_ranges(text: TextTokenizer, ids: list[int]) -> WordRanges:
-    """Token indices of each word. A token that contains only a space belongs to the following word."""
-    groups: WordRanges = []
-    for first, last in pairwise([*np.flatnonzero(text.starts_word(ids)).tolist(), len(ids)]):
-        blank = groups and not text.decode([ids[groups[-1].start : first]])[0].strip()
-        groups.append(range(groups.pop().start if blank else first, last))
-    return groups
 
 
 def grid_layers(body: Any, batch: Batch, records: AttentionRecords, groups: WordRanges) -> tuple[CaptionLayer, ...]:

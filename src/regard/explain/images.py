@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from regard.draw.page import write_image_page
 from regard.draw.panels import OverlayMap, draw_heatmap_overlays, draw_position_similarity
 from regard.draw.text import check_choice
-from regard.errors import RegardError
+from regard.errors import InputError, InputTypeError, RegardError, UnknownNameError
 from regard.explain import Explanation
 from regard.explain import rollout as rollouts
 from regard.nn.blocks.decoder import DecoderOnly
@@ -209,7 +209,7 @@ def query_grid_size(body: Any, grids: Sequence[TokenGrid]) -> Shape:
     return high, wide
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageExplanation(Explanation):
     """Explanation of one image. Maps may have any grid size; heatmaps show fractions of the total attention."""
 
@@ -310,9 +310,7 @@ def explain_image(model: Model, source: Any, target: str | None, at: Pixel | Non
     # a class score does not belong to one position
     has_score = at is None or is_dense
     attribution = attention.record(model, batch, _score_fn(class_index, at) if has_score else None)
-    if has_score and attribution is None:
-        facts["gradient × attention"] = MEMORY_NOTE
-    return _image_explanation(model, title, facts, image, at, attention, attribution)
+    return _image_explanation(model, title, facts, image, at, attention, attribution, has_score)
 
 
 def _image_explanation(
@@ -323,12 +321,15 @@ def _image_explanation(
     at: Pixel | None,
     attention: ImageAttention,
     attribution: GridArray | None,
+    has_score: bool = True,
 ) -> ImageExplanation:
-    """Explanation of a model with attention from the recorded attention and the attribution."""
+    """Explanation of a model with attention from the recorded attention and the attribution of the score, if there is one."""
     rolled = attention.propagate(lambda number, row: rollouts.rollout(attention.stages[number].layers, row))
     method_maps = {"rollout": normalize_sum(rolled)}
     if attribution is not None:
         method_maps["gradient × attention"] = normalize_sum(attribution)
+    elif has_score:
+        facts["gradient × attention"] = MEMORY_NOTE
     layers: list[OverlayMap] = []
     for stage, grid in enumerate(attention.stages, 1):
         suffix = f" (stage {stage})" if len(attention.stages) > 1 else ""
@@ -359,8 +360,12 @@ def source_name(source: Any) -> str:
 
 def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
     high, wide = image.shape[:2]
-    if pixel is not None and not (0 <= pixel[0] < high and 0 <= pixel[1] < wide):
-        raise RegardError(
+    if pixel is None:
+        return
+    if not isinstance(pixel, Sequence) or len(pixel) != 2 or not all(isinstance(at, int | np.integer) for at in pixel):
+        raise InputTypeError(f"A position in an image must be (row, column) as integers, got {pixel!r:.60}.")
+    if not (0 <= pixel[0] < high and 0 <= pixel[1] < wide):
+        raise InputError(
             f"Pixel (row {pixel[0]}, column {pixel[1]}) is outside the image: the preprocessed image has {high} rows and "
             f"{wide} columns, counted from 0."
         )
@@ -407,7 +412,7 @@ def _target_class(
     chances = _pixel_value(logits.softmax(1)[0], at) if is_dense else class_probabilities(model, logits)[0]
     best = int(chances.argmax())
     if target is not None and target not in labels:
-        raise RegardError(f"Unknown class '{target}'. Known classes: {', '.join(labels)}.")
+        raise UnknownNameError("class", target, labels)
     which = labels.index(target) if target is not None else best
     where = " (average over all pixels)" if is_dense and at is None else ""
     facts = {
@@ -478,7 +483,5 @@ def explain_generation(model: Model, source: Any, target: str | None, at: Pixel 
     (stage,) = attention.stages
     prefix = GridAttention(replace(stage.token_grid, length=place + 1), stage.query_tokens)
     attribution = ImageAttention((prefix,), (1.0,)).record(model, Batch(batch.inputs[:, : place + 1]), color_log_prob)
-    if attribution is None:
-        facts["gradient × attention"] = MEMORY_NOTE
     title = f"{source_name(source)}, pixel at row {at[0]}, column {at[1]}"
     return _image_explanation(model, title, facts, image, at, attention, attribution)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,12 @@ import torch
 from regard.data.points.cloud import PointCloud
 from regard.draw.point_cloud import CloudAttention, NeighborAttention, draw_neighbors, write_neighbors_page
 from regard.draw.text import check_choice
-from regard.errors import RegardError
+from regard.errors import InputError, InputTypeError, RegardError
 from regard.explain import Explanation
+from regard.index import print_note
 from regard.nn.recording import record_attention
 from regard.processors.points import PointProcessor, split_scene
 from regard.tasks.base import Model, require_head
-from regard.tasks.modality.base import warn_once
 from regard.tasks.modality.points import open_cloud, pack_clouds, require_point_processor
 from regard.types import AttentionRecord, Batch, BodyOutput
 
@@ -26,7 +29,7 @@ MAX_STORED_QUERIES = 4096  # larger levels store only the attention of the query
 
 FAR_FRACTION = 0.1  # maximum distance of the nearest point without a warning, as a fraction of the extent
 
-PointQuery = int | tuple[float, ...]  # Index of a point in the file, or coordinates, which select the nearest point.
+PointQuery = int | Sequence[float]  # Index of a point in the file, or coordinates, which select the nearest point.
 
 PAGE_NOTE = (
     "Attention over the k nearest neighbors, averaged over channels. The ring marks the query point. "
@@ -34,7 +37,7 @@ PAGE_NOTE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CloudExplanation(Explanation):
     """Explanation of one point cloud."""
 
@@ -79,11 +82,11 @@ def explain_cloud(model: Model, source: Any, target: str | None, at: PointQuery 
     points: PointProcessor = require_point_processor(model)
     cloud = open_cloud(source, points)
     number = query_index(cloud, at)
-    name = Path(source).name if isinstance(source, str) else "point cloud"
-    if isinstance(at, tuple):
+    name = Path(source).name if isinstance(source, str | os.PathLike) else "point cloud"
+    if isinstance(at, Sequence):
         far = float(np.linalg.norm(cloud.coordinates[number] + cloud.origin - np.asarray(at, dtype=np.float64)))
         if far > FAR_FRACTION * float(np.ptp(cloud.coordinates, axis=0).max()):
-            warn_once(
+            print_note(
                 f"warning: {name}: no point at these coordinates; using the nearest point {number} at distance {far:.3g}"
             )
     is_segment = model.task.name == "segment"
@@ -130,10 +133,11 @@ def query_index(cloud: PointCloud, query: PointQuery | None) -> int:
     """Index of the query point."""
     if isinstance(query, int | np.integer):
         if not 0 <= query < len(cloud):
-            raise RegardError(f"Point index must be between 0 and {len(cloud) - 1:,}, got {query}.")
+            raise InputError(f"Point index must be between 0 and {len(cloud) - 1:,}, got {query}.")
         return int(query)
-    if query is not None and len(query) != 3:
-        raise RegardError(f"A point must be an index or coordinates (x, y, z), got {query}.")
+    is_point = isinstance(query, Sequence) and len(query) == 3 and all(isinstance(x, Real) for x in query)
+    if query is not None and not (is_point and np.isfinite(query).all()):
+        raise InputTypeError(f"A point must be an index or finite coordinates (x, y, z), got {query!r:.60}.")
     wanted = cloud.coordinates.mean(0) if query is None else np.asarray(query, dtype=np.float64) - cloud.origin
     return int(((cloud.coordinates - wanted) ** 2).sum(1).argmin())
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data.batching.padding import pad
@@ -36,7 +35,7 @@ from regard.nn.recording import named_attentions
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
-from regard.tasks.base import Encoded, Model, act_steps, encode_samples, require_tokenizer
+from regard.tasks.base import Encoded, Model, act_steps, encode_samples, require_text, require_tokenizer
 from regard.tasks.embed import pooling_of
 from regard.tasks.mlm import mask_token, text_token_mask, token_word
 from regard.tasks.modality.text import SpecialTokens, pad_id, window_start
@@ -147,12 +146,8 @@ def _token_attribution(
 
 def _attention_map(view: RowAttention, row: TokenRow, name: str, text: TextTokenizer) -> token_data.AttentionMap:
     """Attention between the blocks of a text. `name`: end of the title if there are several texts."""
-    names, title, in_blocks = (
-        view.blocks.names(text.display_tokens(row.ids)),
-        "Self-attention",
-        not view.blocks.is_trivial,
-    )
-    if in_blocks:
+    names, title = view.blocks.names(text.display_tokens(row.ids)), "Self-attention"
+    if in_blocks := not view.blocks.is_trivial:
         title += f", in {len(view.blocks)} blocks of up to {int(view.blocks.sizes.max()):,} tokens"
     cut = (int(view.blocks.block_ids[row.second_start]),) if row.second_start else ()
     weights, key = np.stack(view.block_maps), f"text {view.row + 1}" if name else "text"
@@ -233,7 +228,7 @@ def explain_choice(model: Any, source: Any, target: str | None, at: None) -> Exp
 
 def explain_embed(model: Any, source: Any, target: str | None, at: None) -> Explanation:
     """Attribution of the cosine similarity of two texts, or rollout of the embedding of one text."""
-    texts = [source] if target is None else [source, target]
+    texts = [require_text(source)] if target is None else [require_text(source), target]
     for text in texts:
         check_not_empty([text])
     encoded, pooling = encode_samples(model, [Pair(texts[0], texts[-1], "", 0)]), pooling_of(model.spec.options)
@@ -249,7 +244,10 @@ def explain_embed(model: Any, source: Any, target: str | None, at: None) -> Expl
     if len(texts) > 1:
         first, second = (np.array(answer.value) for answer in model.predict(texts))
         facts["cosine similarity"] = f"{first @ second / np.linalg.norm(first) / np.linalg.norm(second):.4f}"
-        scores = [OutputScore(f"cosine similarity, {name}", n, positions[n], _cosine) for n, name in enumerate(names)]
+        scores = [
+            OutputScore(f"cosine similarity, {name}", n, own, lambda v: F.cosine_similarity(v[0], v[1], dim=0))
+            for n, (name, own) in enumerate(zip(names, positions, strict=True))
+        ]
     title = join_titles(*texts) + (f": cosine similarity {facts['cosine similarity']}" if facts else "")
     facts |= truncation_fact(encoded, "end")
     return explain_scores(model, Batch(x, mask).to(model.device), rows, scores, title, facts)
@@ -372,10 +370,6 @@ def format_confidence(prediction: str, probability: float) -> str:
 def truncation_fact(encoded: Encoded, part: str = "middle") -> dict[str, str]:
     text = f"the text exceeds the maximum length of the model; the {part} was removed"
     return {"truncated": text} if encoded.too_long else {}
-
-
-def _cosine(vectors: Tensor) -> Tensor:
-    return F.cosine_similarity(vectors[0], vectors[1], dim=0)
 
 
 def margin(*targets: tuple[Any, int]) -> ScoreFn:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from regard.draw.text import label
 from regard.draw.token_data import ActSteps, AttentionMap, TextLikelihood, TokenLikelihood
@@ -19,7 +22,7 @@ from regard.nn.recording import named_attentions, record_attention
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS, TokenFormat
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.base import Model, require_tokenizer
-from regard.tasks.translate import source_ids
+from regard.threads import SharedContext
 from regard.types import AttentionRecords, Batch, DecoderInputs
 
 
@@ -46,29 +49,31 @@ def stack_layers(records: AttentionRecords, names: Sequence[str], num_queries: i
     return np.stack(layers)
 
 
+_without_cudnn = SharedContext(partial(torch.backends.cudnn.flags, enabled=False))
+"""cuDNN does not support the backward pass of RNNs in eval mode."""
+
+
 def input_gradient_map(model: Model, batch: Batch, target_ids: Sequence[int]) -> NDArray[np.float32]:
     """Saliency (output tokens, input tokens) of one sequence: norm of the gradient of the log-probability of each target token
     with respect to each embedding of `batch.inputs`; rows sum to 1."""
     embedded: list[Tensor] = []
 
-    def catch(_: nn.Module, args: Any, out: Tensor) -> Tensor | None:
-        if args[0] is not batch.inputs:  # decoder inputs may share the embedding
-            return None
-        embedded.append(out.detach().requires_grad_())
-        return embedded[-1]
+    class CatchEmbeddings(TorchFunctionMode):
+        """State of the thread, in contrast to hooks of modules."""
 
-    tables = [module for module in model.body.modules() if isinstance(module, nn.Embedding)]
-    handles = [table.register_forward_hook(catch) for table in tables]
-    try:
-        # cuDNN does not support the backward pass of RNNs in eval mode
-        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = function(*args, **(kwargs or {}))
+            if function is not F.embedding or args[0] is not batch.inputs:  # decoder inputs may share the embedding
+                return out
+            embedded.append(out.detach().requires_grad_())
+            return embedded[-1]
+
+    with torch.enable_grad(), _without_cudnn():
+        with CatchEmbeddings():
             logs = token_log_probs(model, batch)[0]
-            rows = [
-                torch.autograd.grad(logs[at, token], embedded, retain_graph=True) for at, token in enumerate(target_ids)
-            ]
-    finally:
-        for handle in handles:
-            handle.remove()
+        rows = [
+            torch.autograd.grad(logs[at, token], embedded, retain_graph=True) for at, token in enumerate(target_ids)
+        ]
     sizes = torch.stack([sum((part[0].norm(dim=-1) for part in row), torch.zeros(())) for row in rows])
     return (sizes / sizes.sum(-1, keepdim=True).clamp(min=1e-30)).float().cpu().numpy()
 
@@ -96,7 +101,7 @@ def explain_translation(model: Model, source: str, target: str | None, at: None)
         translation, ids = str(answer.value), list(answer.extra["token_ids"])
     else:
         translation, ids = target, text.encode([target])[0]
-    x = torch.tensor(source_ids(text, [source], config), device=model.device)
+    x = torch.tensor([[*text.encode([source.strip()])[0], config.eos_id]], device=model.device)
     inputs, outputs = [config.bos_id, *ids], [*ids, config.eos_id]
     batch = Batch(x, decoder=DecoderInputs(torch.tensor([inputs], device=model.device)))
     records, logs = record_forward(model, batch)

@@ -1,4 +1,4 @@
-"""Recording of attention weights, and changes of attention weights, as state of the calls of one thread.
+"""Recording of attention weights and hidden states, and changes of attention weights, as state of the calls of one thread.
 
 `record_attention(model)` puts a `Recording` into the state of the thread; attention modules look it up when they are
 called. Modules are not changed, so other threads that use the same model do not see the recording. The state is a
@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.errors import InputError, InputTypeError
 from regard.types import AttentionRecord, AttentionRecords
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,6 +83,7 @@ class _ThreadState(threading.local):
     def __init__(self) -> None:
         # an attribute of the instance in every thread: torch.compile guards no class attribute of a threading.local
         self.recording: Recording | None = None
+        self.states: dict[nn.Module, list[Tensor]] | None = None  # hidden states by module, inside `record_states`
 
 
 _state = _ThreadState()
@@ -124,33 +126,42 @@ def is_recording() -> bool:
     return _state.recording is not None
 
 
-def uncompiled_while_recording(forward: F) -> F:
-    """Decorator of `forward`: while this thread records, a call from compiled code leaves the graph."""
-
-    @functools.wraps(forward)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if _state.recording is None or not torch.compiler.is_compiling():
-            return forward(*args, **kwargs)
-        return torch.compiler.disable(forward)(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-    return call  # type: ignore[return-value]
-
-
 def recorded(forward: F) -> F:
-    """Decorator of the `forward` of a `RecordedModule`: while this thread records, passes its recorder as `record`."""
+    """Decorator of `forward`: while this thread records, a call from compiled code leaves the graph, and a
+    `RecordedModule` receives its recorder as `record`."""
 
-    @uncompiled_while_recording
-    def call_recorded(self: RecordedModule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        record = self.recorder()
+    def call_recorded(self: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        record = self.recorder() if isinstance(self, RecordedModule) else None
         if record is None:
             return forward(self, x, *args, **kwargs)
         return forward(self, record.prepare(x), *args, **{**kwargs, "record": record})
 
     @functools.wraps(forward)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (forward if _state.recording is None else call_recorded)(*args, **kwargs)
+        if _state.recording is None and _state.states is None:
+            return forward(*args, **kwargs)
+        leaves = torch.compiler.is_compiling()
+        return (torch.compiler.disable(call_recorded) if leaves else call_recorded)(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     return call  # type: ignore[return-value]
+
+
+def keep_state(module: nn.Module, x: Tensor) -> Tensor:
+    """x, added to the hidden states of the layers of a module inside `record_states`."""
+    if _state.states is not None:
+        _state.states.setdefault(module, []).append(x)
+    return x
+
+
+@contextmanager
+def record_states() -> Iterator[dict[nn.Module, list[Tensor]]]:
+    """Record the hidden states of all layers in calls of this thread, which run uncompiled: the input of the first layer
+    and the output of each layer, by the module that contains the layers, in the order of the first call."""
+    outer, _state.states = _state.states, {}
+    try:
+        yield _state.states
+    finally:
+        _state.states = outer
 
 
 class RecordedModule(nn.Module):
@@ -190,10 +201,12 @@ def record_attention(
     With `gradients`, weights stay in the autograd graph, even if all parameters are frozen. `callback` receives each
     record immediately and records are not stored, because the weights of long sequences may not fit in memory.
     `edits` change weights before they are used and recorded (`ZeroHeads`, `HideKeys`)."""
+    if not isinstance(model, nn.Module) or isinstance(layers, str):
+        raise InputTypeError("record_attention() expects a model and a list of layer names.")
     modules = named_attentions(model)
     unknown = set(layers or ()) - set(modules)
     if unknown:
-        raise ValueError(f"Unknown attention layers {sorted(unknown)}. Available: {sorted(modules)}.")
+        raise InputError(f"Unknown attention layers {sorted(unknown)}. Available: {sorted(modules)}.")
     outer = _state.recording
     names: dict[nn.Module, str] = {module: name for name, module in modules.items()}
     recording = Recording(

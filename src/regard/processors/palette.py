@@ -138,9 +138,7 @@ class Palette:
             height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"])
             if height != width:
                 raise ValueError(f"{height} × {width} is not square")
-            return cls(
-                np.array(settings["clusters"], dtype=np.float64), int(height), int(settings.get("resample", BILINEAR))
-            )
+            return cls(np.array(settings["clusters"], np.float64), int(height), int(settings.get("resample", BILINEAR)))
         except (TypeError, ValueError, KeyError, DataError) as error:
             raise WeightsError(f"{path}: invalid size, resample or clusters ({str(error).rstrip('.')}).") from error
 

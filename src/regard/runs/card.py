@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from regard.draw.text import markdown_table
+from regard.errors import name_places
 from regard.files import write_file
 from regard.index import display_name
 from regard.runs.evaluate import small_sample_warning
@@ -42,6 +43,8 @@ def write_card(
         """A path, or the sides of parallel files (SRC:TGT), without the absolute path of the author's machine."""
         if not isinstance(value, str):
             return value
+        if (name := name_places(value)) != value:  # a table in memory
+            return name
         parts = value.split(":") if all(map(os.path.isabs, value.split(":"))) else [value]
         here = folder.absolute()
         return ":".join(os.path.relpath(part, here) if os.path.isabs(part) else part for part in parts)
@@ -59,11 +62,22 @@ def write_card(
         f"tags:\n- {facts['system']}",
         *(["metrics:\n" + "\n".join(f"- {name}" for name in numbers)] if numbers else []),
     ]
-    data, commands = _data(facts, task, relative), usage(name, task, samples)
-    evaluation = _scores(facts, small_sample_warning(task, facts["data_stats"]["valid"]))
-    preset = display_name(facts["preset"])
-    origin = "trained from random weights"
-    if os.path.isabs(facts["preset"]):
+    found, unit, commands = facts["data_stats"], task.reader.unit, usage(name, task, samples)
+    fraction = found["valid"] / max(found["train"] + found["valid"], 1)
+    train, valid = (", ".join(f"`{relative(path)}`" for path in facts["sources"][part]) for part in ("data", "valid"))
+    valid = valid or f"{100 * fraction:.3g} % of the training data, held out by a content hash"
+    data = (
+        f"- Training: {train} ({found['train']:,} {unit}, fingerprint `{found['fingerprint']}`)\n"
+        f"- Validation: {valid} ({found['valid']:,} {unit})"
+    )
+    if task.input == "text":
+        rows = facts.get("rows") or ("packed rows" if facts.get("packed") else "padded rows of similar length")
+        padding = f", {100 * facts['padding']:.1f} % padding" if "padding" in facts else ""
+        data += f"\n- Batches: {rows}{padding}"
+    evaluation = _scores(facts, small_sample_warning(task, found["valid"]))
+    preset, origin = facts["preset"], "trained from random weights"
+    if os.path.isabs(preset):
+        preset = display_name(preset)
         origin = f"fine-tuned from `{preset if '/' in preset else relative(facts['preset'])}`"
     for row in examples:
         for key, value in row.items():
@@ -97,21 +111,6 @@ def _scores(facts: dict[str, Any], few: str) -> str:
         + (f"\n\nsacreBLEU signature: `{signature}`" if signature else "")
         + "".join(f"\n\n{TABLE_TITLES.get(name, name)}:\n\n{value}" for name, value in tables.items())
     )
-
-
-def _data(facts: dict[str, Any], task: Task, relative: Callable[[Any], Any]) -> str:
-    sources, found, unit = facts["sources"], facts["data_stats"], task.reader.unit
-    fraction = found["valid"] / max(found["train"] + found["valid"], 1)
-    train, valid = (", ".join(f"`{relative(path)}`" for path in sources[part]) for part in ("data", "valid"))
-    valid = valid or f"{100 * fraction:.3g} % of the training data, held out by a content hash"
-    text = (
-        f"- Training: {train} ({found['train']:,} {unit}, fingerprint `{found['fingerprint']}`)\n"
-        f"- Validation: {valid} ({found['valid']:,} {unit})"
-    )
-    if task.input != "text":
-        return text
-    rows = facts.get("rows") or ("packed rows" if facts.get("packed") else "padded rows of similar length")
-    return f"{text}\n- Batches: {rows}" + (f", {100 * facts['padding']:.1f} % padding" if "padding" in facts else "")
 
 
 def usage(name: str, task: Task, samples: Sequence[Any]) -> str:

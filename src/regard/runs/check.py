@@ -11,28 +11,38 @@ from pathlib import Path
 from typing import Any
 
 from regard import index
-from regard.config import override
-from regard.data.check.engine import Paths, ProgressCallback
+from regard.config import checked, override
+from regard.data.check.engine import ProgressCallback
 from regard.data.check.report import Report
+from regard.data.memory_tables import Data, data_entries
 from regard.data.settings import DataSettings
 from regard.errors import SettingError
 from regard.runs.settings import collect_overrides
 from regard.runs.spec import resolve_task
 
 
+@checked
 def check(
     task: str,
-    data: Paths,
+    data: Data,
     *,
-    valid: Paths = (),
+    valid: Data = (),
     columns: Mapping[str, str] | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (),
     out: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Check data in the same way as `train` reads it. Print the report or use its findings; `out` is a folder or a .png or
-    .svg file for the chart of lengths."""
+    """Report of problems in data, which is read as by `train`. Print the report, or use its findings.
+
+    task      name of a task
+    data      path of a file or folder, several paths, or a table; `valid`: validation data
+    columns   names or indices of the columns in the files, such as {"text": "review"}
+    settings  data.* settings: {"data.max_length": 100} or ["data.max_length=100"]
+    out       folder, or .png or .svg file, for charts of lengths and classes
+
+    Raises DataError, SettingError, UnknownNameError or InputTypeError, subclasses of `regard.RegardError`."""
     index.check_task(task)
-    if not data:
+    entries, valid_entries = data_entries(data), data_entries(valid, "valid")
+    if not entries:
         raise SettingError("No data given. Pass files with --data.")
     overrides = collect_overrides(settings)
     for name in (f"{group}.{key}" for group, values in overrides.items() for key in values):
@@ -45,9 +55,8 @@ def check(
 
         check_suffix(Path(out), (".png", ".svg"))
     with _progress() as progress:
-        paths = [data] if isinstance(data, str | os.PathLike) else data
-        row = resolve_task(task, None, [os.fspath(path) for path in paths], columns)
-        report: Report = row.checker.check(data, valid, columns or None, data_settings, progress)
+        row = resolve_task(task, None, entries, columns)
+        report: Report = row.checker.check(entries, valid_entries, columns or None, data_settings, progress)
     if out is None:
         return report
     from regard.draw.charts import draw_class_counts, draw_lengths

@@ -11,18 +11,19 @@ from typing import Any
 
 import torch
 
+from regard.config import checked
+from regard.data.memory_tables import Data, data_entries
 from regard.data.training_files import DataSources, LogFn, content_fingerprint, read_samples, validation_samples
 from regard.decode.settings import apply_overrides
 from regard.errors import DataError, RunError, SettingError
 from regard.index import read_config_files
 from regard.model import Model, load
-from regard.nn.kernels.linear import recheck_packed
 from regard.runs.settings import Settings, collect_overrides, resolve
 from regard.tasks import Task
 from regard.tasks.base import Encoded, EncodingContext, EvalSpec, LossSum
 from regard.training.distributed import pick_device
 from regard.training.optimizer import uses_autocast
-from regard.types import Prediction
+from regard.types import Prediction, shorten
 
 ALLOWED_SETTINGS = (
     *(f"data.{name}" for name in ("pretokenized", "detokenize", "stride", "eval_samples", "depth_scale")),
@@ -31,25 +32,41 @@ ALLOWED_SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
+    """Scores, predictions, and rows of samples with predictions."""
+
     scores: dict[str, Any]
     predictions: list[Prediction]
-    rows: list[dict[str, str]]  # samples with their predictions
+    rows: list[dict[str, str]]
+
+    def __repr__(self) -> str:
+        numbers = {name: value for name, value in self.scores.items() if isinstance(value, int | float)}
+        return f"Evaluation({shorten(numbers, 300)}, {len(self.predictions)} predictions)"
 
 
+@checked
 def evaluate(
     folder: str | os.PathLike[str],
-    data: Sequence[str] = (),
+    data: Data = (),
     *,
     columns: Mapping[str, str] | None = None,
-    settings: Sequence[str] = (),
-    device: str = "auto",
+    settings: Sequence[str] | Mapping[str, Any] = (),
+    device: str | torch.device = "auto",
     dtype: str | None = None,
     log: LogFn = lambda line: None,
 ) -> Evaluation:
-    """Evaluate a model on files, or a run on its own validation data."""
-    folder = Path(folder)
+    """Scores and predictions of a model on files or tables in memory, or of a run on the validation data of the run.
+
+    folder    run folder, or folder of a Hugging Face checkpoint
+    data      path of a file or folder, several paths, or a table; may be missing for runs
+    columns   names or indices of the columns in the files, such as {"text": "review"}
+    settings  decode.* and some data.* settings: {"decode.num_beams": 5} or ["decode.num_beams=5"]
+    device    auto, cpu, cuda or mps; `dtype`: name of a dtype, default as in `load`
+    log       function that receives notes and warnings
+
+    Raises DataError, SettingError, RunError, WeightsError or InputTypeError, subclasses of `regard.RegardError`."""
+    folder, entries = Path(folder), data_entries(data)
     _, own = read_config_files(folder)
     said = collect_overrides(settings)
     for named in (f"{group}.{key}" for group, values in said.items() for key in values):
@@ -60,9 +77,9 @@ def evaluate(
     made = resolve(own.get("settings", {"decode": own.get("decode", {})}), said)
     model = load(folder, device=pick_device(device), dtype=dtype)
     decode = apply_overrides(model.spec.decode, said.get("decode", {}))
-    if data:
+    if entries:
         columns = columns or own.get("sources", {}).get("columns", {})
-        samples = list(read_samples(model.task, data, columns or {}, log))
+        samples = list(read_samples(model.task, entries, columns or {}, log))
     elif "sources" in own:
         samples = validation_samples(model.task, DataSources.from_dict(own["sources"]), made.data.valid_fraction, log)
         if content_fingerprint(model.task.reader, samples) != own["data_stats"]["valid_fingerprint"]:
@@ -108,7 +125,6 @@ MIN_BATCH_TOKENS = 8192
 def validation_loss(model: Model, encoded: Encoded, settings: Settings) -> LossSum:
     """Sum of the negative log-likelihood without label smoothing, and count."""
     total = count = 0.0
-    recheck_packed()  # the weights have changed since the last validation
     low = uses_autocast(model.device, settings.train)
     with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=low):
         tokens = max(settings.train.batch_tokens, MIN_BATCH_TOKENS)

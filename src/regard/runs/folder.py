@@ -17,10 +17,8 @@ from typing import IO, Any
 from regard.data.store import try_lock
 from regard.errors import RegardError, RunError
 from regard.files import write_file
-from regard.index import METADATA_FILE, check_format, load_index
+from regard.index import LOCK_FILE, METADATA_FILE, check_format, load_index
 from regard.training.checkpoint import latest_checkpoint
-
-LOCK_FILE = ".lock"
 
 _WRITTEN = {METADATA_FILE, *(name for task in load_index()["tasks"] for name in task["reader_files"])}
 INITIAL_FILES = {LOCK_FILE, *_WRITTEN, *(f".{name}.writing" for name in _WRITTEN)}

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import as_dict
-from regard.index import is_folder_path, resolve_preset_name
+from regard.index import PRESET_ALIASES, is_folder_path
 from regard.model import Model, build, load
 
 FLOP_TOKENS = 32  # Tokens per sequence of the forward pass for which FLOPs are counted.
@@ -51,7 +51,7 @@ def info(name: str) -> ModelInfo:
     count = sum(p.numel() for p in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     system = model.spec.system
-    preset = system.presets.get(resolve_preset_name(name))
+    preset = system.presets.get(PRESET_ALIASES.get(name, name))
     recipes = {} if preset is None else {task: system.recipe(preset, task) for task in system.tasks}
     first = recipes.get(system.tasks[0], {})
     for task in system.tasks[1:] if recipes else ():  # the differences to the first task
@@ -114,7 +114,7 @@ def _count_flops(model: Model) -> tuple[int, str]:
     else:
         shape = (1, config.max_length) if config.traits.palette else (1, config.in_channels, *[config.image_size] * 2)
         described = f"image of {config.image_size} × {config.image_size} pixels"
-        if task.has_text:  # a captioner
+        if model.objective.modality.has_text:  # a captioner
             described += f" and {config.max_length} tokens"
             target = torch.zeros((1, config.max_length), dtype=torch.long, device="meta")
     x = torch.zeros(shape, dtype=torch.long if len(shape) == 2 else torch.float32, device="meta")

@@ -23,7 +23,6 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
 from regard.index import read_config_files
 from regard.model import Model
-from regard.runs.terminal import ProgressPrinter
 from regard.tasks import Task
 from regard.types import Prediction
 
@@ -81,7 +80,11 @@ def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | 
                     print(f"note: {entry} is a folder; its name is used as text.", file=sys.stderr)
                 yield _text_input(task, entry)
             elif columns or file_format(entry) in task.reader.table_suffixes:
-                yield from _row_inputs(task, entry, columns)
+                for number, value in task.reader.inputs(entry, columns):
+                    if isinstance(value, DataError) and value.kind == "header":
+                        raise value
+                    failed = isinstance(value, DataError)
+                    yield PredictInput(None, entry, value) if failed else PredictInput(value, f"{entry}, line {number}")
             else:
                 yield from _line_inputs(task, entry)
 
@@ -174,17 +177,6 @@ def _line_inputs(task: Task, path: str) -> Iterator[PredictInput]:
     for number, text in read_lines(path, found.append):
         yield PredictInput(None, path, found.pop()) if found else _text_input(task, text, f"{path}, line {number}")
         found.clear()
-
-
-def _row_inputs(task: Task, path: str, columns: Mapping[str, str] | None) -> Iterator[PredictInput]:
-    """Inputs and errors of a table in line order."""
-    for number, value in task.reader.inputs(path, columns):
-        if not isinstance(value, DataError):
-            yield PredictInput(value, f"{path}, line {number}")
-        elif value.kind == "header":
-            raise value
-        else:
-            yield PredictInput(None, path, value)
 
 
 # -- output
@@ -388,6 +380,7 @@ def search(
     model: Model, inputs: Sequence[str], texts: Mapping[int, str], top_k: int | None, as_json: bool, chunk_size: int
 ) -> int:
     """Print the `top_k` texts most similar to each input; the texts are embedded once."""
+    from regard.runs.progress import ProgressPrinter
     from regard.tasks import embed
 
     task, source = model.task, model.spec.source

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.config import checked
 from regard.data.images.image_io import DECODE_THREADS, free_memory
 from regard.data.images.labeled import ImageSample
+from regard.data.memory_tables import Data, data_entries
 from regard.data.text.files import chunked
 from regard.data.training_files import (
     DataSources,
@@ -40,15 +42,14 @@ from regard.index import read_config_files
 from regard.model import Model, load
 from regard.processors.image import ImageProcessor
 from regard.runs.evaluate import small_sample_warning
+from regard.runs.progress import ProgressPrinter
 from regard.runs.settings import resolve
-from regard.runs.spec import expand_paths
-from regard.runs.terminal import ProgressPrinter
 from regard.tasks import find_task
 from regard.tasks.base import EVAL_BATCH_SIZE
 from regard.tasks.classify import label_ids
 from regard.tasks.draw import prepare_colors
 from regard.tasks.modality.base import reservoir_sample
-from regard.tasks.modality.image import prepare_images, read_sample_image, require_image_processor
+from regard.tasks.modality.image import prepare_images, read_sample_image, require_image_processor, stack_images
 from regard.training.distributed import pick_device
 from regard.types import Batch
 
@@ -63,7 +64,6 @@ MAX_STEPS = 200  # maximum L-BFGS iterations
 IMAGE_TASK = find_task("classify", "image")  # Task that reads the images.
 READER = IMAGE_TASK.reader
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 BoolMask = NDArray[np.bool_]
 Columns = Mapping[str, str]
 
@@ -95,23 +95,32 @@ class ProbeReport:
         return {**found, "classes": list(self.classes), **self.counts, "figure": self.figure and str(self.figure)}
 
 
+@checked
 def probe(
     folder: str | os.PathLike[str],
-    data: Paths = (),
+    data: Data = (),
     *,
-    valid: Paths = (),
-    test: Paths = (),
+    valid: Data = (),
+    test: Data = (),
     columns: Mapping[str, str] | None = None,
     max_images: int = MAX_IMAGES,
     out: str | os.PathLike[str] | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     dtype: str | None = None,
     log: LogFn = lambda line: None,
 ) -> ProbeReport:
-    """Accuracy of linear classifiers on the features of each layer of a run or a Hugging Face checkpoint.
+    """Accuracy of linear classifiers on the features of each layer of an image model.
 
-    Trains on at most `max_images` images of `data`, or of the training data of the run; the accuracy is measured on `test`
-    or on held-out images and drawn to `out`, a .png or .svg file."""
+    folder      run folder, or folder of a Hugging Face checkpoint
+    data        training images with classes, default: the training data of the run
+    valid       images for the choice of the regularization; `test`: images for the accuracy; default: held-out images
+    columns     names or indices of the columns of tables
+    max_images  maximum number of training images
+    out         .png or .svg file for a chart
+    device      auto, cpu, cuda or mps; `dtype`: name of a dtype, default as in `load`
+    log         function that receives messages
+
+    Raises DataError, SettingError, RunError, WeightsError or InputTypeError, subclasses of `regard.RegardError`."""
     if max_images < 2:
         raise SettingError(f"--max-images must be at least 2, got {max_images}.")
     path = None if out is None else Path(out)
@@ -127,13 +136,13 @@ def probe(
             f"on {model.task.input} inputs."
         )
     require_image_processor(model)
-    train_files, valid_files, test_files = (expand_paths(IMAGE_TASK, paths) for paths in (data, valid, test))
+    parts_of_data = (data_entries(data), data_entries(valid, "valid"), data_entries(test, "test"))
+    train_files, valid_files, test_files = map(READER.expand, parts_of_data)
     if not train_files:
         if "sources" not in own:
             raise SettingError(f"{folder} is not a run folder, so it has no data. Pass images with --data.")
-        kept = own["sources"]
-        train_files, test_files = tuple(kept["data"]), test_files or tuple(kept["valid"])
-        columns = columns or kept["columns"]
+        kept = DataSources.from_dict(own["sources"])
+        train_files, test_files, columns = kept.data, test_files or kept.valid, columns or kept.columns
     parts, classes = split_images(train_files, valid_files, test_files, columns or {}, own, max_images, log)
     counts = {name: len(part) for name, part in parts.items()}
     log(
@@ -151,9 +160,10 @@ def probe(
         progress(done, sum(counts.values()))
         done += count
 
-    features = []
-    for part in (parts["train"], parts["valid"], parts["test"]):
-        features.append(extract_features(model.body, _read_batches(model, layers, part, classes, report), layers))
+    features = [
+        extract_features(model.body, _read_batches(model, layers, parts[name], classes, report), layers)
+        for name in ("train", "valid", "test")
+    ]
     known = fit_probes(features[0], features[1], features[2], [layer.name for layer in layers], model.device)
     if path is not None:
         about = (
@@ -187,8 +197,8 @@ def _read_batches(
     height, width = processor.size
     each = sum(height * width * layer.width // layer.stride**2 for layer in layers)
     size = max(1, min(EVAL_BATCH_SIZE, MAX_STATE_VALUES // max(each, 1)))
-    if isinstance(processor, ImageProcessor) and processor.resize != "exact" and not processor.crop:
-        size = 1  # images have different sizes
+    if isinstance(processor, ImageProcessor) and processor.has_variable_size:
+        size = 1
 
     def read(sample: ImageSample) -> NDArray[np.uint8]:
         return processor.prepare(read_sample_image(sample, processor.min_side))
@@ -198,10 +208,9 @@ def _read_batches(
         ahead = next(decoding, None)
         while ahead is not None:
             (samples, images), ahead = ahead, next(decoding, None)
-            x = torch.from_numpy(np.stack(list(images))).permute(0, 3, 1, 2).contiguous()
             labels = torch.tensor(label_ids(samples, [sample.label for sample in samples], classes))
             report(len(samples))
-            batch = Batch(x, labels=labels).to(model.device)
+            batch = Batch(stack_images(list(images)), labels=labels).to(model.device)
             yield (prepare_colors if model.task.name == "draw" else prepare_images)(model, batch)
 
 
@@ -267,8 +276,14 @@ def split_images(
             log(f"note: {READER.format_count(int(shared.sum()))} of --data also in --{name}; not used for training.")
     found = dict(others)
     if "test" not in found:
-        trained_on = bool(set(run_metadata.get("sources", {}).get("data", ())) & set(data))
-        marks = left & every.location_mask(_run_holdout(run_metadata, log) if trained_on else set())
+        sources, held = run_metadata.get("sources", {}), set[str]()
+        trained_on = bool(set(sources.get("data", ())) & set(data))
+        if trained_on and not sources["valid"]:  # the run held out some of its training images
+            trained = DataSources.from_dict(sources)
+            fraction = resolve(run_metadata["settings"], {}).data.valid_fraction
+            files = TrainingFiles(find_task(str(run_metadata["task"]), "image"), trained, fraction, log)
+            held = {_location(sample) for sample in files.scan().held}
+        marks = left & every.location_mask(held)
         if marks.any():
             log(f"Testing on the {READER.format_count(int(marks.sum()))} that this run held out during training.")
         else:
@@ -300,15 +315,6 @@ def _list_images(files: tuple[str, ...], columns: Columns, log: LogFn) -> ImageL
 
 def _location(sample: ImageSample) -> str:
     return f"{os.path.abspath(sample.path)}\0{sample.line}" if sample.content else os.path.abspath(sample.source)
-
-
-def _run_holdout(own: Mapping[str, Any], say: LogFn) -> set[str]:
-    """Locations of the images that the run held out of its training files for validation."""
-    sources, fraction = (DataSources.from_dict(own["sources"]), resolve(own["settings"], {}).data.valid_fraction)
-    if sources.valid:
-        return set()
-    held = TrainingFiles(find_task(str(own["task"]), "image"), sources, fraction, say).scan().held
-    return {_location(sample) for sample in held}
 
 
 # -- features and classifiers

@@ -1,4 +1,4 @@
-"""Progress of a training run in the terminal: a progress bar or plain lines, and one line per validation."""
+"""Progress in the terminal: a progress bar or plain lines for a training run, plain lines for other long computations."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard.runs.terminal import format_duration
-from regard.training.loop import TrainStep
+if TYPE_CHECKING:
+    from regard.training.loop import TrainStep
 
+PRINT_INTERVAL = 10.0  # Seconds between two lines of a long computation.
 PLAIN_LINE_SECONDS = 15.0  # Interval of plain lines without a terminal.
-
-
 MIN_WAIT_FRACTION = 0.05  # Fraction of the time spent waiting for data from which it is printed.
-
 MAX_LINE_CHARS = 200  # Maximum length of a printed example; samples.txt contains the complete text.
-
 REFRESH_SECONDS = 2.0  # Interval at which the bar shows a new loss.
 
 
@@ -48,15 +45,13 @@ class ProgressReporter:
         console: Console,
         unit: str = "tokens",
         losses: Sequence[float] = (),
-        wait_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`losses`: losses since the last log row before the run was resumed; `wait_seconds()`: total seconds spent waiting
-        for data."""
-        self.steps, self.console, self.unit, self.wait_seconds = steps, console, unit, wait_seconds
+        """`losses`: losses since the last log row before the run was resumed."""
+        self.steps, self.console, self.unit = steps, console, unit
         self.speed_unit = "tok/s" if unit == "tokens" else f"{unit}/s"
         self.losses = [torch.tensor(loss) for loss in losses]
         self.num_steps = self.tokens = 0  # steps and tokens (or other `unit`, without padding) since the last log row
-        self.start_time, self.last_wait, self.seconds_per_step = time.perf_counter(), 0.0, 0.0
+        self.start_time, self.data_wait, self.seconds_per_step = time.perf_counter(), 0.0, 0.0
         self.last_line = time.monotonic()
         self.bar: Progress | None = None
         if console.is_terminal:
@@ -80,6 +75,7 @@ class ProgressReporter:
         """Add a step to the averages. Update the bar, or print a plain line after PLAIN_LINE_SECONDS."""
         self.losses.append(step.loss)
         self.num_steps, self.tokens = self.num_steps + 1, self.tokens + tokens
+        self.data_wait += step.data_wait
         seconds = max(time.perf_counter() - self.start_time, 1e-9)
         speed, waited = self.tokens / seconds, time.monotonic() - self.last_line
         if self.bar is not None:
@@ -91,12 +87,13 @@ class ProgressReporter:
             eta = (self.steps - step.step) * seconds / self.num_steps
             self._log_line(step.step, float(step.loss), step.lr, speed, "", eta)
 
-    def log_row(self, last: TrainStep) -> dict[str, Any]:
-        """Averages of the steps since the last row, which end with step `last`."""
+    def log_row(self, last: TrainStep, force: bool = False) -> dict[str, Any]:
+        """Averages of the steps since the last row, which end with step `last`, also shown: in the bar, or as a plain line
+        after PLAIN_LINE_SECONDS or with `force`."""
         # synchronizes the device, so that the measured time includes all kernels
         loss = float(torch.stack([part.to(last.loss.device) for part in self.losses]).mean())
-        seconds, waited = max(time.perf_counter() - self.start_time, 1e-9), self.wait_seconds()
-        pace = seconds / self.num_steps
+        seconds = max(time.perf_counter() - self.start_time, 1e-9)
+        pace, speed, waited = seconds / self.num_steps, self.tokens / seconds, min(self.data_wait / seconds, 1.0)
         # moving average against outliers
         self.seconds_per_step = 0.7 * self.seconds_per_step + 0.3 * pace if self.seconds_per_step else pace
         row = {
@@ -105,24 +102,18 @@ class ProgressReporter:
             "loss": loss,
             "lr": last.lr,
             "grad_norm": float(last.grad_norm),
-            f"{self.unit}_per_s": self.tokens / seconds,
+            f"{self.unit}_per_s": speed,
             "seconds": seconds,
-            "data_wait": min((waited - self.last_wait) / seconds, 1.0),
+            "data_wait": waited,
         }
         self.losses, self.num_steps, self.tokens = [], 0, 0
-        self.start_time, self.last_wait = time.perf_counter(), waited
-        return row
-
-    def log_step(self, row: dict[str, Any], force: bool = False) -> None:
-        """Show a log row: in the bar, or as a plain line after PLAIN_LINE_SECONDS or with `force`."""
-        speed = row[f"{self.unit}_per_s"]
-        wait = f"  data wait {100 * row['data_wait']:.0f} %" if row["data_wait"] > MIN_WAIT_FRACTION else ""
+        self.start_time, self.data_wait = time.perf_counter(), 0.0
+        wait = f"  data wait {100 * waited:.0f} %" if waited > MIN_WAIT_FRACTION else ""
         if self.bar is not None:
-            shown = {"loss": f"{row['loss']:.4f}", "lr": f"{row['lr']:.2e}", "speed": speed, "data_wait": wait}
-            self.bar.update(self.bar_task, **shown)
+            self.bar.update(self.bar_task, loss=f"{loss:.4f}", lr=f"{last.lr:.2e}", speed=speed, data_wait=wait)
         elif force or time.monotonic() - self.last_line > PLAIN_LINE_SECONDS:
-            eta = (self.steps - row["step"]) * self.seconds_per_step
-            self._log_line(row["step"], row["loss"], row["lr"], speed, wait, eta)
+            self._log_line(last.step, loss, last.lr, speed, wait, (self.steps - last.step) * self.seconds_per_step)
+        return row
 
     def _log_line(self, step: int, loss: float, lr: float, speed: float, wait: str, eta: float) -> None:
         self.last_line = time.monotonic()
@@ -138,6 +129,31 @@ class ProgressReporter:
         before = time.perf_counter()
         yield
         self.start_time += time.perf_counter() - before
+
+
+class ProgressPrinter:
+    """Prints one line of progress to standard error every PRINT_INTERVAL seconds."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit, self.start_time = unit, time.monotonic()
+        self.last_print = self.start_time
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.last_print > PRINT_INTERVAL and 0 < done < total:
+            self.last_print = now
+            speed = done / (now - self.start_time)
+            left = format_duration((total - done) / speed)
+            print(
+                f"  {done:,} of {total:,} {self.unit}, {speed:,.{0 if speed >= 10 else 1}f} per second, ETA {left}",
+                file=sys.stderr,
+            )
+
+
+def format_duration(seconds: float) -> str:
+    minutes, rest = divmod(int(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
 def print_line(console: Console, text: str) -> None:

@@ -14,6 +14,7 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError, suggest
 from regard.index import (
+    PRESET_ALIASES,
     RELATED,
     SYNONYMS,
     check_preset,
@@ -23,9 +24,7 @@ from regard.index import (
     model_types,
     presets,
     read_config_files,
-    resolve_preset_name,
     resolve_setting,
-    resolve_task_name,
 )
 from regard.training.settings import TrainSettings
 
@@ -44,8 +43,10 @@ def collect_overrides(
     assignments: Iterable[str] | Mapping[str, Any] = (), file: str | os.PathLike[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """User settings by group: a settings file, then `group.name=value` or a mapping of names, which override the file.
+    Raise an error for unknown names and values of wrong types in the groups data, train and decode.
 
-    Setting names of other tools are translated; one line on standard error names the setting of regard."""
+    Setting names of other tools are translated; one line on standard error names the setting of regard. Limits of values
+    and conflicts between settings depend on the preset and are checked by `resolve`."""
     found: dict[str, dict[str, Any]] = {} if file is None else read_settings(os.fspath(file))
     named = assignments if isinstance(assignments, Mapping) else {}
     for text in [f"{name}={value}" for name, value in named.items()] if named else assignments:
@@ -69,8 +70,10 @@ def collect_overrides(
             to, _, name = setting.partition(".")
             said.setdefault(to, {})[name] = changed
         said.setdefault(group, {})
-    for group in said:
-        if group not in (*GROUPS, "model"):
+    for group, values in said.items():
+        if group in GROUPS:
+            check_values(GROUPS[group], values, f"{group}.")
+        elif group != "model":
             raise SettingError(f"Unknown settings group '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")
     return said
 
@@ -99,19 +102,6 @@ def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
     return grouped
 
 
-def check_overrides(
-    assignments: Iterable[str], file: str | os.PathLike[str] | None = None
-) -> dict[str, dict[str, Any]]:
-    """User settings by group, as `collect_overrides`, with an error for unknown names and values of wrong types in the
-    groups data, train and decode.
-
-    Limits of values and conflicts between settings depend on the preset and are checked by `resolve`."""
-    overrides = collect_overrides(assignments, file)
-    for name in GROUPS.keys() & overrides.keys():
-        check_values(GROUPS[name], overrides[name], f"{name}.")
-    return overrides
-
-
 def check_names(
     task: str,
     model: str | None,
@@ -122,9 +112,9 @@ def check_names(
     """Raise an error for an unknown task, preset or setting of a training run, before torch is imported.
 
     With `resume` the run folder defines the system, and `resume_spec` checks the settings `model.*`."""
-    overrides = check_overrides(assignments, file)
-    check_task(task)
-    rows = [row for row in load_index()["tasks"] if row["task"] == resolve_task_name(task)]
+    overrides = collect_overrides(assignments, file)
+    task = check_task(task)
+    rows = [row for row in load_index()["tasks"] if row["task"] == task]
     systems = set[str | None]()
     # the default model may depend on the data
     for name in () if resume else [row["model"] for row in rows] if model is None else [model]:
@@ -133,7 +123,7 @@ def check_names(
             systems.add(own["system"] if own else model_types().get(str(published.get("model_type"))))
         else:
             check_preset(name)
-            systems.add(presets()[resolve_preset_name(name)])
+            systems.add(presets()[PRESET_ALIASES.get(name, name)])
     system = systems.pop() if len(systems) == 1 else None
     known = [row["setting"].removeprefix("model.") for row in load_index()["settings"] if row["system"] == system]
     for name in overrides.get("model", ()) if known else ():

@@ -18,13 +18,14 @@ from regard.data.text.tables import first_value
 from regard.data.training_files import DataSources
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, RunError, SettingError
-from regard.index import absolute_folder, is_folder_path, read_config_files, resolve_preset_name, resolve_task_name
-from regard.model import UNUSED_WEIGHTS, Model, ModelSpec, add_bias, load
+from regard.index import PRESET_ALIASES, absolute_folder, is_folder_path, read_config_files
+from regard.model import Model, ModelSpec, load
 from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, diff_settings, resolve
 from regard.systems import SYSTEMS, find_checkpoint_system, find_preset, find_system
 from regard.tasks import TASKS, Task, find_task
 from regard.tasks.base import HeadOptions
+from regard.weights.convert import UNUSED_WEIGHTS, add_bias
 from regard.weights.tables import matches
 
 
@@ -55,7 +56,8 @@ def new_spec(
     """Specification of a new run, from a preset or a checkpoint folder."""
     if not sources.data:
         raise SettingError("No training data given. Add --data FILES.")
-    name = resolve_preset_name(model or task.default_model)
+    name = model or task.default_model
+    name = PRESET_ALIASES.get(name, name)
     if is_folder_path(name):
         name = absolute_folder(name)
         loaded = load(name, task=task.name)
@@ -83,7 +85,7 @@ def new_spec(
     settings = resolve(recipe, overrides)
     advice = {"vocab_size": " Set data.vocab_size.", "pad_id": "", "bos_id": "", "eos_id": "", "mask_id": ""}
     for key in settings.model:
-        if key in advice and task.has_text:
+        if key in advice and task.modality.has_text:
             raise SettingError(f"model.{key} follows from the tokenizer and cannot be set.{advice[key]}")
     part = identity.system.part
     overrides = part.resolve(identity.config, settings.model) if part else settings.model
@@ -116,7 +118,7 @@ def resume_spec(
     changed = [change for change in changed if not change.startswith("data.num_workers:")]
     changed += [f"task: {old['task']} -> {task.name}"] * (old["task"] != task.name)
     if model is not None:
-        name = absolute_folder(model) if is_folder_path(model) else resolve_preset_name(model)
+        name = absolute_folder(model) if is_folder_path(model) else PRESET_ALIASES.get(model, model)
         changed += [f"model: {old['preset']} -> {name}"] * (name != old["preset"])
     for name in ("data", "valid", "columns"):
         now, before = getattr(sources, name), getattr(kept, name)
@@ -176,12 +178,6 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
     return left + [f"Newly initialized: {', '.join(made)}."] * bool(made)
 
 
-def expand_paths(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Absolute paths of the files for one or several paths or patterns."""
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    return tuple(task.reader.absolute(entry) for entry in task.reader.expand([os.fspath(path) for path in given]))
-
-
 # -- input modality of a command: text, image or points, from the model or else from the data
 
 
@@ -189,12 +185,12 @@ def resolve_task(
     name: str, model: str | None, data: Sequence[str], columns: Mapping[str, str] | None, run: RunFolder | None = None
 ) -> Task:
     """Task of this name for the modality of the model or data; `run`: the run to resume."""
-    name = resolve_task_name(name)
-    inputs = [task.input for task in TASKS if task.name == name]
+    first = find_task(name)
+    inputs = [task.input for task in TASKS if task.name == first.name]
     if len(inputs) < 2:
-        return find_task(name)
+        return first
     detected = _detect_modality(model, data, columns, run)
-    return find_task(name, detected if detected in inputs else inputs[0])
+    return find_task(name, detected) if detected in inputs else first
 
 
 def _detect_modality(

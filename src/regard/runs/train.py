@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,8 +13,11 @@ import torch
 from rich.console import Console
 
 from regard.capabilities import is_available, retain_freed_memory
+from regard.config import checked
+from regard.data.memory_tables import Data, data_entries
 from regard.data.training_files import DataSources, LogFn
 from regard.errors import SettingError, UnknownFolderError
+from regard.index import help_text
 from regard.model import Model, assemble, load
 from regard.runs import spec
 from regard.runs.evaluate import small_sample_warning
@@ -30,32 +33,34 @@ from regard.training.optimizer import uses_autocast
 from regard.training.settings import TrainSettings
 
 
+@checked
 def train(
     task: str,
-    data: str | Sequence[str] = (),
+    data: Data = (),
     *,
     out: str | os.PathLike[str],
-    model: str | None = None,
-    valid: str | Sequence[str] = (),
+    model: str | os.PathLike[str] | None = None,
+    valid: Data = (),
     columns: Mapping[str, str] | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (),
     config: str | os.PathLike[str] | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     resume: bool = False,
     console: Console | None = None,
 ) -> Model:
-    """Train `model` (a preset or a checkpoint folder) on files and write a run folder `out`. Returns the best model.
+    """Train `model` on files or tables in memory and write a run folder `out`. Returns the best model.
 
-    With `resume` an existing run continues with the data, model and settings of its regard.json. Under `torchrun` the
-    micro-batches of each step are divided among the processes; only the first process prints and writes."""
+    Under `torchrun`, the micro-batches of each step are divided among the processes, and only the first process prints and
+    writes."""
     folder, overrides = RunFolder(out), collect_overrides(settings, config)
+    model = None if model is None else os.fspath(model)
     going_on = resume and folder.exists()
-    paths = [data] if isinstance(data, str | os.PathLike) else data
-    found = spec.resolve_task(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
+    entries, valid_entries = data_entries(data), data_entries(valid, "valid")
+    found = spec.resolve_task(task, model, entries, columns, folder if resume else None)
     reader, named = found.reader, (f"{group}.{name}" for group, values in overrides.items() for name in values)
     unused = [setting for setting in named if not uses_setting(found, setting)]
-    files = spec.expand_paths(found, data)
-    valid_files = spec.expand_paths(found, valid or reader.validation_entries(files))
+    files = reader.expand(entries)
+    valid_files = reader.expand(valid_entries or reader.validation_entries(files))
     asked = found, model, DataSources(files, valid_files, columns or {}), overrides
     where = pick_device(device)
     with ExitStack() as stack:
@@ -83,9 +88,7 @@ def train(
         if world.size > 1:
             world.check_divides(order.settings.train.grad_accum)
         if order.settings.train.deterministic:
-            stack.enter_context(deterministic_algorithms())
-        shown, others = ", ".join(order.sources.data[:5]), len(order.sources.data) - 5
-        log(f"Reading {shown}" + (f" and {others:,} more" if others > 0 else ""))
+            use_deterministic_algorithms(stack)
         prepared = prepare(order.identity, order.processor, order.sources, order.settings, log)
         if few := small_sample_warning(found, prepared.stats["valid"]):
             log(f"warning: {few}. Add validation data with --valid, or raise data.valid_fraction.")
@@ -112,6 +115,26 @@ def train(
         return best or load(folder.path, device=where)
 
 
+train.__doc__ = f"""{train.__doc__}
+
+    task      name of a task, see below
+    data      path of a file or folder, several paths or patterns, or a table; may be missing with `resume`
+    out       new folder of the run
+    model     preset (random weights), or folder of a run or Hugging Face checkpoint; default: see `regard list tasks`
+    valid     validation data; default: a fraction of the training data (data.valid_fraction)
+    columns   names or indices of the columns in the files by the names below, such as {{"text": "review"}}
+    settings  {{"train.lr": 1e-4}} or ["train.lr=1e-4"], see below; `config`: YAML or JSON file of settings
+    device    auto, cpu, cuda or mps
+    resume    continue the run in `out` with the data, model and settings of its regard.json
+    console   console of `rich` for the log
+
+    Raises subclasses of `regard.RegardError`: DataError for files and rows, SettingError for settings and devices,
+    UnknownNameError for names of tasks and presets, RunError for a folder that exists or is in use, WeightsError for
+    checkpoints, InputTypeError for arguments of other types, and Interrupted after a signal, when the run is saved.
+
+{help_text()}"""
+
+
 def _initial_model(order: spec.TrainSpec, prepared: PreparedData) -> tuple[Model, list[str]]:
     """The model with its initial weights, and notes about new and unused parts."""
     torch.manual_seed(order.settings.train.seed)
@@ -126,17 +149,13 @@ def _initial_model(order: spec.TrainSpec, prepared: PreparedData) -> tuple[Model
     return fresh, part.describe_random(order.settings.model)
 
 
-@contextmanager
-def deterministic_algorithms() -> Iterator[None]:
-    """Context with deterministic algorithms; the previous choice is restored at exit."""
+def use_deterministic_algorithms(stack: ExitStack) -> None:
+    """Use deterministic algorithms; the previous choice is restored when the stack is closed."""
     before = torch.are_deterministic_algorithms_enabled()
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    stack.callback(torch.use_deterministic_algorithms, before, warn_only=only_warns)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before, warn_only=only_warns)
 
 
 def _use_packing(

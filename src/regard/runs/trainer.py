@@ -18,18 +18,16 @@ from rich.console import Console
 
 from regard import __version__, capabilities
 from regard.config import as_dict
-from regard.data.batching.loader import TimedIterator, prefetch
+from regard.data.batching.loader import prefetch
 from regard.draw.charts import draw_training_curves
 from regard.errors import Interrupted, RunError
 from regard.files import write_json
-from regard.index import FORMAT
-from regard.model import Model, reload_weights
+from regard.model import Model, model_metadata, reload_weights
 from regard.runs.card import MAX_EXAMPLES, write_card
 from regard.runs.evaluate import validation_loss
 from regard.runs.folder import RunFolder
-from regard.runs.progress import ProgressReporter, print_line, program_command, shorten_lines
+from regard.runs.progress import ProgressReporter, format_duration, print_line, program_command, shorten_lines
 from regard.runs.spec import TrainSpec
-from regard.runs.terminal import format_duration
 from regard.tasks.base import EvalSpec, LossWeights
 from regard.tasks.modality.base import batch_budget
 from regard.tasks.preparation import PreparedData
@@ -72,6 +70,7 @@ class Trainer:
         if self.config.epochs:
             steps = math.ceil(self.config.epochs * self.epoch_size / self.config.grad_accum)
             self.config = replace(self.config, steps=max(steps, 1))
+        self.model_facts = model_metadata(model.spec)
         asked, on_cuda = spec.settings.data.num_workers, model.device.type == "cuda"
         self.num_workers = asked if asked >= 0 else 2 * on_cuda
         self.num_checkpoints = max(self.config.keep_checkpoints, self.config.average_checkpoints)
@@ -152,7 +151,7 @@ class Trainer:
         if self.process_group.is_main and not any(row["kind"] == "plan" for row in self.folder.read_log()):
             self.folder.log({"kind": "plan", "step": 0, "padding": self.padding})
         unit, losses = self.modality.batch_unit, self.pending_losses
-        self.progress = ProgressReporter(config.steps, done, self.console, unit, losses, lambda: batches.wait_seconds)
+        self.progress = ProgressReporter(config.steps, done, self.console, unit, losses)
         with self._defer_signals(), ExitStack() as stack:
             self._log_summary()
             if not self._is_finished():
@@ -163,13 +162,15 @@ class Trainer:
                 numbers = loop.micro_batch_indices(done, config, self.process_group)
                 # a deterministic function of the number of the micro-batch
                 build = partial(self.sampler.build, self.objective.collate, self.prepared.train, self.model.config)
-                source = prefetch(build, numbers, self.num_workers, pin=device.type == "cuda")
-                batches = TimedIterator(source)
+                batches = prefetch(build, numbers, self.num_workers, pin=device.type == "cuda")
                 stack.enter_context(self.progress.bar or nullcontext())
-                stack.enter_context(closing(source))
+                stack.enter_context(closing(batches))
                 for step in loop.train_loop(self.model, compute, batches, self.optimizer, config, done, self.ema):
                     self.completed_steps, self.compute_mode = step.step, "" if chooser.tuning else compute.mode
                     self.nonfinite = step.nonfinite
+                    first = (step.step - 1) * config.grad_accum
+                    tokens = map(self.sampler.num_tokens, range(first, first + config.grad_accum))
+                    self.progress.advance(step, sum(tokens))
                     self._after_step(step)
                     if chooser.tuning:
                         chooser.step(config.steps - step.step, disturbed=self._is_eval_step(step.step))
@@ -185,19 +186,15 @@ class Trainer:
 
     def _after_step(self, step: loop.TrainStep) -> None:
         """Log, validate and save if the step requires it."""
-        first = (step.step - 1) * self.config.grad_accum
-        tokens = sum(self.sampler.num_tokens(number) for number in range(first, first + self.config.grad_accum))
-        self.progress.advance(step, tokens)
         last = step.step == self.config.steps
         often = self.config.log_every
         if often == TrainSettings.log_every:  # the default
             often = min(often, max(self.config.steps // MIN_CURVE_POINTS, 1))
         if step.step % often == 0 or last or step.step == 1:
-            row = self.progress.log_row(step)
             self._check_finite()
+            row = self.progress.log_row(step, force=self._is_eval_step(step.step))
             if self.process_group.is_main:
                 self.folder.log(row)
-            self.progress.log_step(row, force=self._is_eval_step(step.step))
         if self._is_eval_step(step.step):
             self._check_finite()
             with self.progress.pause():
@@ -274,7 +271,12 @@ class Trainer:
     def _save(self, step: int) -> None:
         if self.saved_step == step or not self.process_group.is_main:
             return
-        groups = {"model": self.model.weights(), "optimizer": optimizer.optimizer_tensors(self.model, self.optimizer)}
+        moments = {
+            f"{name}/{key}": value
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+        }
+        groups = {"model": self.model.weights(), "optimizer": moments}
         if self.ema is not None:
             groups["ema"] = self.ema.tensors
         facts = {
@@ -334,15 +336,8 @@ class Trainer:
 
     def _metadata(self) -> dict[str, Any]:
         """Contents of regard.json, without the final scores."""
-        identity = self.model.spec
         return {
-            "format": FORMAT,
-            "system": identity.system.name,
-            "task": self.task.name,
-            "model": as_dict(identity.config),
-            "labels": list(identity.options.labels),
-            "head_options": identity.options.as_dict(),
-            "decode": as_dict(identity.decode),
+            **self.model_facts,
             "regard_version": __version__,
             "preset": self.spec.identity.source,
             "sources": as_dict(self.spec.sources),
@@ -398,9 +393,8 @@ class Trainer:
     def _check_finite(self) -> None:
         """Raise an error if a step had a non-finite loss or gradient (`TrainStep.nonfinite`) in any process."""
         micro_batch = int(self.nonfinite)
-        if (
-            self.process_group.size > 1
-        ):  # minimum over all processes: after the reduction, other processes have NaN as well
+        # minimum over all processes: after the reduction, other processes have NaN as well
+        if self.process_group.size > 1:
             far = 2**62
             most = self.process_group.all_reduce_max(far - micro_batch if micro_batch >= 0 else 0)
             micro_batch = far - most if most else -1

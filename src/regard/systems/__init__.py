@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping
 from typing import Any
 
 from regard import index
-from regard.errors import RegardError, UnknownNameError
-from regard.index import describe_hub_name, resolve_preset_name
+from regard.errors import UnknownNameError
+from regard.index import PRESET_ALIASES
 from regard.systems.common.system import LazyTable, Preset, System
 
 SYSTEMS = LazyTable({
@@ -43,15 +44,10 @@ SYSTEMS = LazyTable({
 
 def find_preset(name: str) -> tuple[System, Preset]:
     """The preset of this name and its system; only the system that the index names is imported."""
-    name = resolve_preset_name(name)
-    owner = index.presets().get(name)
-    for system in SYSTEMS.values() if owner is None else (SYSTEMS[owner],):
-        if name in system.presets:
-            return system, system.presets[name]
-    if advice := describe_hub_name(name):
-        raise RegardError(advice)
-    known = [preset for system in SYSTEMS.values() for preset in system.presets]
-    raise UnknownNameError("preset", name, known, index.PRESET_ADVICE)
+    name = PRESET_ALIASES.get(name, name)
+    index.check_preset(name)
+    system = SYSTEMS[index.presets()[name]]
+    return system, system.presets[name]
 
 
 def find_system(name: str) -> System:
@@ -62,13 +58,20 @@ def find_system(name: str) -> System:
 
 def find_by_model_type(model_type: str) -> System:
     """System for the `model_type` of a Hugging Face config.json."""
-    owner = index.model_types().get(model_type)
-    if owner is not None:
-        return SYSTEMS[owner]
-    types = {system.published.model_type: system for system in SYSTEMS.values() if system.published.model_type}
-    if model_type not in types:
-        raise UnknownNameError("model_type", model_type, types)
-    return types[model_type]
+    owners = index.model_types()
+    if model_type not in owners:
+        raise UnknownNameError("model_type", model_type, owners)
+    return SYSTEMS[owners[model_type]]
+
+
+def _reduce(system: System) -> Any:
+    """A system of the table is pickled and copied by name: its functions are part of the code, not of a model."""
+    if system.name in SYSTEMS and SYSTEMS[system.name] is system:
+        return find_system, (system.name,)
+    return object.__reduce_ex__(system, 4)
+
+
+copyreg.pickle(System, _reduce)
 
 
 def find_checkpoint_system(published: Mapping[str, Any], own: Mapping[str, Any]) -> System:

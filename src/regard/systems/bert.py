@@ -49,24 +49,6 @@ def build(config: Config) -> EncoderOnly:
     )
 
 
-NAMES = NameTable(
-    entries=(
-        *bert.encoder_entries("bert"),
-        entry("embedding.position.table.weight", "bert.embeddings.position_embeddings.weight"),
-        layer("pooler.dense", "bert.pooler.dense"),
-        *bert.CLASSIFIER_ENTRIES,
-        *bert.HEAD_ENTRIES,
-        *bert.MLM_ENTRIES,
-        layer("head.follows", "cls.seq_relationship"),
-    ),
-    tied=bert.tied_output("bert"),
-    drop=("bert.embeddings.position_ids",),
-    heads=("classifier.*", "qa_outputs.*", "cls.*", "bert.pooler.*"),
-    optional=("pooler.*",),
-    prefix="bert.",
-)
-
-
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Rename gamma and beta of old files, and detect pooler and next-sentence prediction."""
     tensors = {
@@ -81,7 +63,22 @@ PUBLISHED = bert.published_layout(
     "bert",
     "Bert",
     Config,
-    NAMES,
+    names=NameTable(
+        entries=(
+            *bert.encoder_entries("bert"),
+            entry("embedding.position.table.weight", "bert.embeddings.position_embeddings.weight"),
+            layer("pooler.dense", "bert.pooler.dense"),
+            *bert.CLASSIFIER_ENTRIES,
+            *bert.HEAD_ENTRIES,
+            *bert.MLM_ENTRIES,
+            layer("head.follows", "cls.seq_relationship"),
+        ),
+        tied=bert.tied_output("bert"),
+        drop=("bert.embeddings.position_ids",),
+        heads=("classifier.*", "qa_outputs.*", "cls.*", "bert.pooler.*"),
+        optional=("pooler.*",),
+        prefix="bert.",
+    ),
     fixed={
         "is_decoder": False,
         "add_cross_attention": False,

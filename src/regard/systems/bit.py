@@ -67,13 +67,6 @@ def build(config: Config) -> nn.Module:
     return init_resnet_weights(body)
 
 
-NAMES = NameTable(
-    entries=(*vision.bit_entries("", "bit"), layer("norm", "bit.norm"), layer("head.classes", "classifier.1")),
-    heads=("classifier.*",),
-    prefix="bit.",
-)
-
-
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields with `global_padding` (null, or SAME in any case) as `padding`."""
     told = fields["padding"]
@@ -100,7 +93,11 @@ PUBLISHED = PublishedLayout(
     after_read=_after_read,
     before_write=lambda fields: {**fields, "padding": None if fields["padding"] == "even" else "SAME"},
     head_architectures={"classify": "BitForImageClassification"},
-    names=NAMES,
+    names=NameTable(
+        entries=(*vision.bit_entries("", "bit"), layer("norm", "bit.norm"), layer("head.classes", "classifier.1")),
+        heads=("classifier.*",),
+        prefix="bit.",
+    ),
 )
 
 

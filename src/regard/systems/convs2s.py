@@ -32,8 +32,7 @@ from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, Seq2SeqC
 from regard.systems.common.system import System, presets, reject
 from regard.types import Batch, BodyOutput, StateSizes
 
-STD = 0.1
-"""Standard deviation of all embeddings at initialization."""
+STD = 0.1  # Standard deviation of all embeddings at initialization.
 
 
 @dataclass(frozen=True)

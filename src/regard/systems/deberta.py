@@ -100,26 +100,6 @@ def build(config: Config) -> EncoderOnly:
 
 
 SELF = "deberta.encoder.layer.{n}.attention.self"
-NAMES = NameTable(
-    entries=(
-        *bert.encoder_entries("deberta", suffix="_proj"),
-        entry("embedding.position.table.weight", "deberta.embeddings.position_embeddings.weight"),
-        entry("encoder.position.table.weight", "deberta.encoder.rel_embeddings.weight"),
-        layer("encoder.position.norm", "deberta.encoder.LayerNorm"),
-        layer("encoder.position.projections.{n}.c2p", f"{SELF}.pos_key_proj"),
-        layer("encoder.position.projections.{n}.p2c", f"{SELF}.pos_query_proj"),
-        layer("encoder.blocks.0.conv", "deberta.encoder.conv.conv"),
-        layer("encoder.blocks.0.norm", "deberta.encoder.conv.LayerNorm"),
-        layer("head.dense", "pooler.dense"),
-        *bert.CLASSIFIER_ENTRIES,
-        *bert.HEAD_ENTRIES,
-        *bert.MLM_ENTRIES,
-    ),
-    tied=bert.tied_output("deberta"),
-    drop=("deberta.embeddings.position_ids",),
-    heads=("pooler.*", "classifier.*", "qa_outputs.*", "cls.*", "lm_predictions.*", "mask_predictions.*"),
-    prefix="deberta.",
-)
 HEAD, LM_HEAD = "cls.predictions.", "lm_predictions.lm_head."
 """Beginnings of names of the masked-language-modeling head: in transformers (`legacy`), and in files of the authors."""
 
@@ -150,10 +130,29 @@ def _before_read(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "pos_att_type": tuple(terms)}
 
 
-UNLIMITED = ("position_buckets", "max_relative_positions")
-"""Fields with 0 for -1 in config.json."""
+UNLIMITED = ("position_buckets", "max_relative_positions")  # Fields with 0 for -1 in config.json.
 PUBLISHED = bert.published_layout(
-    "deberta-v2", "DebertaV2", Config, NAMES,
+    "deberta-v2", "DebertaV2", Config,
+    names=NameTable(
+        entries=(
+            *bert.encoder_entries("deberta", suffix="_proj"),
+            entry("embedding.position.table.weight", "deberta.embeddings.position_embeddings.weight"),
+            entry("encoder.position.table.weight", "deberta.encoder.rel_embeddings.weight"),
+            layer("encoder.position.norm", "deberta.encoder.LayerNorm"),
+            layer("encoder.position.projections.{n}.c2p", f"{SELF}.pos_key_proj"),
+            layer("encoder.position.projections.{n}.p2c", f"{SELF}.pos_query_proj"),
+            layer("encoder.blocks.0.conv", "deberta.encoder.conv.conv"),
+            layer("encoder.blocks.0.norm", "deberta.encoder.conv.LayerNorm"),
+            layer("head.dense", "pooler.dense"),
+            *bert.CLASSIFIER_ENTRIES,
+            *bert.HEAD_ENTRIES,
+            *bert.MLM_ENTRIES,
+        ),
+        tied=bert.tied_output("deberta"),
+        drop=("deberta.embeddings.position_ids",),
+        heads=("pooler.*", "classifier.*", "qa_outputs.*", "cls.*", "lm_predictions.*", "mask_predictions.*"),
+        prefix="deberta.",
+    ),
     named_alike=(
         "pos_att_type", "position_buckets", "max_relative_positions", "share_att_key", "norm_rel_ebd",
         "conv_kernel_size", "conv_act", "legacy",

@@ -50,10 +50,8 @@ class Config(vision.BackboneConfig):
         return vision.backbone_maps(self) + taps[2:] if self.hybrid else taps
 
     def neck(self) -> NeckConfig:
-        shape = self.neck_dims, self.fusion_dim, self.reassemble_factors, self.readout, self.activation
-        return NeckConfig(
-            *shape, self.fusion_batch_norm, self.fusion_bias, True, self.head_dropout, self.auxiliary_head
-        )
+        maps = self.neck_dims, self.fusion_dim, self.reassemble_factors, self.readout, self.activation
+        return NeckConfig(*maps, self.fusion_batch_norm, self.fusion_bias, True, self.head_dropout, self.auxiliary_head)
 
     def resolve_fusion_norm(self, classifies: bool) -> Self:
         """Published configs store the value of `fusion_batch_norm`, which depends on the task if None."""
@@ -100,17 +98,6 @@ def build(config: Config) -> VisionTransformer:
 
 PIXELS, PLACES = "dpt.embeddings.patch_embeddings.projection.", "dpt.embeddings.projection."
 """Prefixes of the patch projection from pixels, and from feature-map cells."""
-
-NAMES = NameTable(
-    entries=(
-        *vision.bit_entries("front.", "dpt.embeddings.backbone.bit"),
-        *vision.vit_entries("dpt"),
-        *vision.DPT_HEAD_ENTRIES,
-    ),
-    drop=(f"*{vision.BATCH_COUNT}",),
-    heads=("neck.*", "head.*", "auxiliary_head.*", "dpt.pooler.*"),
-    prefix="dpt.",
-)
 
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +154,16 @@ PUBLISHED = PublishedLayout(
     after_read=_after_read,
     before_write=_before_write,
     head_architectures={"depth": "DPTForDepthEstimation", "segment": "DPTForSemanticSegmentation"},
-    names=NAMES,
+    names=NameTable(
+        entries=(
+            *vision.bit_entries("front.", "dpt.embeddings.backbone.bit"),
+            *vision.vit_entries("dpt"),
+            *vision.DPT_HEAD_ENTRIES,
+        ),
+        drop=(f"*{vision.BATCH_COUNT}",),
+        heads=("neck.*", "head.*", "auxiliary_head.*", "dpt.pooler.*"),
+        prefix="dpt.",
+    ),
     adapt_checkpoint=from_published,
     to_published=to_published,
 )  # fmt: skip

@@ -28,23 +28,6 @@ def build(config: Config) -> DecoderOnly:
     return init_gpt_weights(gpt.build_decoder(config, "post"))
 
 
-NAMES = NameTable(
-    entries=(*gpt.decoder_entries(tokens="tokens_embed", positions="positions_embed")[:-1], *gpt.HEAD_ENTRIES),
-    tied={"lm_head.weight": "transformer.tokens_embed.weight"},
-    drop=("transformer.h.{n}.attn.bias", "transformer.position_ids"),
-    heads=("score.*", "multiple_choice_head.*"),
-    prefix="transformer.",
-)
-
-
-def unsupported_by_layout(config: Config) -> str:
-    reason = (
-        f"Hugging Face format for GPT-1 requires model.ffn_dim = 4 x model.width ({4 * config.width}); "
-        f"this model has model.ffn_dim={config.ffn_dim}."
-    )
-    return "" if config.ffn_dim == 4 * config.width else reason
-
-
 PUBLISHED = PublishedLayout(
     model_type="openai-gpt",
     architecture="OpenAIGPTLMHeadModel",
@@ -56,9 +39,20 @@ PUBLISHED = PublishedLayout(
     after_read=lambda fields: {**fields, "ffn_dim": 4 * fields["width"], "eos_id": fields["eos_id"] or 0},
     head_architectures={"classify": "OpenAIGPTForSequenceClassification", "choose": "OpenAIGPTDoubleHeadsModel"},
     fixed_head_keys=gpt.FIXED_HEAD_KEYS,
-    names=NAMES,
+    names=NameTable(
+        entries=(*gpt.decoder_entries(tokens="tokens_embed", positions="positions_embed")[:-1], *gpt.HEAD_ENTRIES),
+        tied={"lm_head.weight": "transformer.tokens_embed.weight"},
+        drop=("transformer.h.{n}.attn.bias", "transformer.position_ids"),
+        heads=("score.*", "multiple_choice_head.*"),
+        prefix="transformer.",
+    ),
     to_published=gpt.to_published,
-    check_layout=unsupported_by_layout,
+    check_layout=lambda config: (
+        ""
+        if config.ffn_dim == 4 * config.width
+        else f"Hugging Face format for GPT-1 requires model.ffn_dim = 4 x model.width ({4 * config.width}); "
+        f"this model has model.ffn_dim={config.ffn_dim}."
+    ),
     required={"position_embedding": "learned", "relative_position": "none"},
     requirement="GPT-1 supports learned positions only",
 )

@@ -45,15 +45,6 @@ def build(config: Config) -> DecoderOnly:
     return init_gpt_weights(gpt.build_decoder(config, "pre"), position_std=0.01, scale_residual=True)
 
 
-NAMES = NameTable(
-    entries=(*gpt.decoder_entries(), *gpt.HEAD_ENTRIES),
-    tied={"lm_head.weight": "transformer.wte.weight"},
-    drop=gpt.MASK_BUFFERS,
-    heads=("score.*", "multiple_choice_head.*"),
-    prefix="transformer.",
-)
-
-
 PUBLISHED = PublishedLayout(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
@@ -66,7 +57,13 @@ PUBLISHED = PublishedLayout(
     after_read=lambda fields: {**fields, "ffn_dim": fields["ffn_dim"] or 4 * fields["width"]},
     head_architectures={"classify": "GPT2ForSequenceClassification", "choose": "GPT2DoubleHeadsModel"},
     fixed_head_keys=gpt.FIXED_HEAD_KEYS,
-    names=NAMES,
+    names=NameTable(
+        entries=(*gpt.decoder_entries(), *gpt.HEAD_ENTRIES),
+        tied={"lm_head.weight": "transformer.wte.weight"},
+        drop=gpt.MASK_BUFFERS,
+        heads=("score.*", "multiple_choice_head.*"),
+        prefix="transformer.",
+    ),
     to_published=gpt.to_published,
     required={"position_embedding": "learned", "relative_position": "none"},
     requirement="GPT-2 supports learned positions only",

@@ -47,8 +47,7 @@ PRESETS = presets(
 
 def build(config: Config) -> DecoderOnly:
     windows = [config.local_window * (number % 2) for number in range(config.depth)]
-    body = gpt.build_decoder(config, "pre", windows=windows)
-    return init_gpt_weights(body, position_std=0.01, scale_residual=True)
+    return init_gpt_weights(gpt.build_decoder(config, "pre", windows=windows), position_std=0.01, scale_residual=True)
 
 
 SYSTEM = System("gpt3", "GPT-3 (2020), alternating dense and banded attention", Config, PRESETS, build, recipes.GPT)

@@ -71,23 +71,10 @@ def build(config: Config) -> VisionTransformer:
     )
 
 
-NAMES = NameTable(
-    entries=(
-        *vision.bit_entries("front.", "vit.embeddings.patch_embeddings.backbone.bit"),
-        *vision.vit_entries("vit"),
-        layer("head.classes", "classifier"),
-    ),
-    heads=("classifier.*", "vit.pooler.*"),
-    prefix="vit.",
-)
-"""Names of `transformers` 4; version 5 has no such model, but its checkpoints are still available."""
-
-_TIMM_PREFIX = "patch_embed.backbone"
+TIMM = "patch_embed.backbone"
 TIMM_ENTRIES = (
     *vision.stage_entries(
-        "front.",
-        (f"{_TIMM_PREFIX}.stem.conv", f"{_TIMM_PREFIX}.stem.norm"),
-        f"{_TIMM_PREFIX}.stages.{{stage}}.blocks.{{n}}",
+        "front.", (f"{TIMM}.stem.conv", f"{TIMM}.stem.norm"), f"{TIMM}.stages.{{stage}}.blocks.{{n}}"
     ),
     *vision.TIMM_ENTRIES,
 )
@@ -114,7 +101,16 @@ PUBLISHED = PublishedLayout(
     },
     before_write=_before_write,
     head_architectures={"classify": "ViTHybridForImageClassification"},
-    names=NAMES,
+    # Names of `transformers` 4; version 5 has no such model, but its checkpoints are still available.
+    names=NameTable(
+        entries=(
+            *vision.bit_entries("front.", "vit.embeddings.patch_embeddings.backbone.bit"),
+            *vision.vit_entries("vit"),
+            layer("head.classes", "classifier"),
+        ),
+        heads=("classifier.*", "vit.pooler.*"),
+        prefix="vit.",
+    ),
     other_entries={"pos_embed": TIMM_ENTRIES},
 )
 

@@ -82,8 +82,7 @@ PRESETS = presets(
 class ImageGPT(DecoderOnly):
     """Decoder-only body with an untied output matrix over colors and mean pooling."""
 
-    colours: Linear
-    """Output matrix, absent without `lm_head`."""
+    colours: Linear  # Output matrix, absent without `lm_head`.
 
     def position_embeddings(self) -> Tensor:
         assert isinstance(self.position, LearnedPosition)
@@ -124,15 +123,6 @@ def build(config: Config) -> ImageGPT:
     return body
 
 
-NAMES = NameTable(
-    entries=(*gpt.decoder_entries(), entry("colours.weight", "lm_head.weight"), layer("head.classes", "score")),
-    drop=gpt.MASK_BUFFERS,
-    heads=("lm_head.*", "score.*"),
-    optional=("colours.*",),
-    prefix="transformer.",
-)
-
-
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields from a config with a number of positions instead of an image size, and a start token among the colors."""
     size = math.isqrt(fields["image_size"])
@@ -163,7 +153,13 @@ PUBLISHED = PublishedLayout(
         "num_colors": fields["num_colors"] + 1,
     },
     head_architectures={"draw": "ImageGPTForCausalImageModeling", "classify": "ImageGPTForImageClassification"},
-    names=NAMES,
+    names=NameTable(
+        entries=(*gpt.decoder_entries(), entry("colours.weight", "lm_head.weight"), layer("head.classes", "score")),
+        drop=gpt.MASK_BUFFERS,
+        heads=("lm_head.*", "score.*"),
+        optional=("colours.*",),
+        prefix="transformer.",
+    ),
 )
 
 

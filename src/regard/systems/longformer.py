@@ -16,7 +16,7 @@ from regard.nn.blocks.encoder import EncoderOnly, Pooler
 from regard.systems.common import bert, recipes
 from regard.systems.common.system import LARGE, BertConfig, RelativePosition, System, presets, reject
 from regard.types import Traits
-from regard.weights.tables import NameTable, Tensors, entry, layer
+from regard.weights.tables import NameTable, entry, layer
 
 
 @dataclass(frozen=True)
@@ -81,29 +81,6 @@ def build(config: Config) -> EncoderOnly:
     )
 
 
-NAMES = NameTable(
-    entries=(
-        *bert.encoder_entries("longformer", global_projections=True),
-        entry("embedding.position.table.weight", "longformer.embeddings.position_embeddings.weight"),
-        layer("pooler.dense", "longformer.pooler.dense"),
-        layer("head.dense", "classifier.dense"),
-        layer("head.classes", "classifier.out_proj"),
-        *bert.HEAD_ENTRIES,
-        layer("head.words.dense", "lm_head.dense"),
-        layer("head.words.norm", "lm_head.layer_norm"),
-        entry("head.words.bias", "lm_head.bias"),
-    ),
-    tied={
-        "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
-    drop=("longformer.embeddings.position_ids",),
-    heads=("classifier.*", "qa_outputs.*", "lm_head.*", "longformer.pooler.*"),
-    optional=("pooler.*",),
-    prefix="longformer.",
-)
-
-
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields from a config with a maximum length that includes the position offset, and a window for each layer."""
     windows = fields["attention_window"]
@@ -118,35 +95,47 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "max_length": length, "attention_window": windows}
 
 
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Detect the pooler."""
-    return replace(config, pooler="longformer.pooler.dense.weight" in tensors), tensors
-
-
-def unsupported_by_layout(config: Config) -> str:
-    reason = (
-        "Hugging Face format for Longformer does not support dilated windows; this model has "
-        f"model.dilation={config.dilation}."
-    )
-    return reason if any(step != 1 for step in config.dilation) else ""
-
-
 PUBLISHED = bert.published_layout(
     "longformer",
     "Longformer",
     Config,
-    NAMES,
+    names=NameTable(
+        entries=(
+            *bert.encoder_entries("longformer", global_projections=True),
+            entry("embedding.position.table.weight", "longformer.embeddings.position_embeddings.weight"),
+            layer("pooler.dense", "longformer.pooler.dense"),
+            layer("head.dense", "classifier.dense"),
+            layer("head.classes", "classifier.out_proj"),
+            *bert.HEAD_ENTRIES,
+            layer("head.words.dense", "lm_head.dense"),
+            layer("head.words.norm", "lm_head.layer_norm"),
+            entry("head.words.bias", "lm_head.bias"),
+        ),
+        tied={
+            "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
+            "lm_head.decoder.bias": "lm_head.bias",
+        },
+        drop=("longformer.embeddings.position_ids",),
+        heads=("classifier.*", "qa_outputs.*", "lm_head.*", "longformer.pooler.*"),
+        optional=("pooler.*",),
+        prefix="longformer.",
+    ),
     keys={"attention_window": ("attention_window",), "bos_id": ("bos_token_id",)},
-    defaults={
-        "vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
-    },
+    defaults={"vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
     fixed={"is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
     ignored_keys=("ignore_attention_mask", "attention_mode", "position_embedding_type", "cls_token_id"),
     copied_fields={"eos_token_id": "eos_id"},
     after_read=_after_read,
     before_write=_before_write,
-    adapt_checkpoint=from_published,
-    check_layout=unsupported_by_layout,
+    adapt_checkpoint=lambda config, tensors: (
+        replace(config, pooler="longformer.pooler.dense.weight" in tensors), tensors
+    ),
+    check_layout=lambda config: (
+        "Hugging Face format for Longformer does not support dilated windows; this model has "
+        f"model.dilation={config.dilation}."
+        if any(step != 1 for step in config.dilation)
+        else ""
+    ),
     required={"relative_position": "none"},
     requirement="Longformer does not support relative positions",
 )  # fmt: skip

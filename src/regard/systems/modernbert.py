@@ -97,26 +97,6 @@ def build(config: Config) -> EncoderOnly:
 
 
 OURS, THEIRS = "encoder.blocks.{n}", "model.layers.{n}"
-NAMES = NameTable(
-    entries=(
-        entry("embedding.tokens.table.weight", "model.embeddings.tok_embeddings.weight"),
-        entry("embedding.norm.weight", "model.embeddings.norm.weight"),
-        entry(f"{OURS}.attend.norm.weight", f"{THEIRS}.attn_norm.weight"),
-        entry(f"{OURS}.attend.inner.qkv.weight", f"{THEIRS}.attn.Wqkv.weight"),
-        entry(f"{OURS}.attend.inner.out.weight", f"{THEIRS}.attn.Wo.weight"),
-        entry(f"{OURS}.feed.norm.weight", f"{THEIRS}.mlp_norm.weight"),
-        entry(f"{OURS}.feed.inner.up.weight", f"{THEIRS}.mlp.Wi.weight"),
-        entry(f"{OURS}.feed.inner.down.weight", f"{THEIRS}.mlp.Wo.weight"),
-        entry("encoder.norm.weight", "model.final_norm.weight"),
-        *(entry(f"head.{part}.weight", f"head.{part}.weight") for part in ("dense", "norm")),
-        *(entry(f"head.words.{part}.weight", f"head.{part}.weight") for part in ("dense", "norm")),
-        *(layer(f"head.{ours}", "classifier") for ours in ("classes", "choice", "tags", "ends")),
-        entry("head.words.bias", "decoder.bias"),
-    ),
-    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
-    heads=("head.*", "classifier.*", "decoder.*"),
-    prefix="model.",
-)
 
 
 def _layer_types(depth: int, every: int) -> list[str]:
@@ -151,7 +131,26 @@ PUBLISHED = bert.published_layout(
     "modernbert",
     "ModernBert",
     Config,
-    NAMES,
+    names=NameTable(
+        entries=(
+            entry("embedding.tokens.table.weight", "model.embeddings.tok_embeddings.weight"),
+            entry("embedding.norm.weight", "model.embeddings.norm.weight"),
+            entry(f"{OURS}.attend.norm.weight", f"{THEIRS}.attn_norm.weight"),
+            entry(f"{OURS}.attend.inner.qkv.weight", f"{THEIRS}.attn.Wqkv.weight"),
+            entry(f"{OURS}.attend.inner.out.weight", f"{THEIRS}.attn.Wo.weight"),
+            entry(f"{OURS}.feed.norm.weight", f"{THEIRS}.mlp_norm.weight"),
+            entry(f"{OURS}.feed.inner.up.weight", f"{THEIRS}.mlp.Wi.weight"),
+            entry(f"{OURS}.feed.inner.down.weight", f"{THEIRS}.mlp.Wo.weight"),
+            entry("encoder.norm.weight", "model.final_norm.weight"),
+            *(entry(f"head.{part}.weight", f"head.{part}.weight") for part in ("dense", "norm")),
+            *(entry(f"head.words.{part}.weight", f"head.{part}.weight") for part in ("dense", "norm")),
+            *(layer(f"head.{ours}", "classifier") for ours in ("classes", "choice", "tags", "ends")),
+            entry("head.words.bias", "decoder.bias"),
+        ),
+        tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+        heads=("head.*", "classifier.*", "decoder.*"),
+        prefix="model.",
+    ),
     named_alike=("norm_eps", "attention_dropout", "local_attention", "classifier_pooling", "classifier_activation"),
     keys={
         "activation": ("hidden_activation",),

@@ -76,22 +76,6 @@ def build(config: Config) -> nn.Module:
 
 
 LAYER = "resnet.encoder.stages.{stage}.layers.{n}"
-NAMES = NameTable(
-    entries=(
-        entry("stem.conv.weight", "resnet.embedder.embedder.convolution.weight"),
-        layer("stem.norm", "resnet.embedder.embedder.normalization"),
-        entry("stages.{stage}.{n}.units.{unit}.conv.weight", f"{LAYER}.layer.{{unit}}.convolution.weight"),
-        layer("stages.{stage}.{n}.units.{unit}.norm", f"{LAYER}.layer.{{unit}}.normalization"),
-        entry("stages.{stage}.{n}.shortcut.conv.weight", f"{LAYER}.shortcut.convolution.weight"),
-        layer("stages.{stage}.{n}.shortcut.norm", f"{LAYER}.shortcut.normalization"),
-        layer("head.classes", "classifier.1"),
-    ),
-    drop=(f"*{vision.BATCH_COUNT}",),
-    heads=("classifier.*",),
-    prefix="resnet.",
-)
-
-
 PUBLISHED = PublishedLayout(
     model_type="resnet",
     architecture="ResNetModel",
@@ -105,7 +89,20 @@ PUBLISHED = PublishedLayout(
     fixed={"hidden_act": "relu"},
     ignored_keys=("out_features", "out_indices", "_out_*", "stage_names"),
     head_architectures={"classify": "ResNetForImageClassification"},
-    names=NAMES,
+    names=NameTable(
+        entries=(
+            entry("stem.conv.weight", "resnet.embedder.embedder.convolution.weight"),
+            layer("stem.norm", "resnet.embedder.embedder.normalization"),
+            entry("stages.{stage}.{n}.units.{unit}.conv.weight", f"{LAYER}.layer.{{unit}}.convolution.weight"),
+            layer("stages.{stage}.{n}.units.{unit}.norm", f"{LAYER}.layer.{{unit}}.normalization"),
+            entry("stages.{stage}.{n}.shortcut.conv.weight", f"{LAYER}.shortcut.convolution.weight"),
+            layer("stages.{stage}.{n}.shortcut.norm", f"{LAYER}.shortcut.normalization"),
+            layer("head.classes", "classifier.1"),
+        ),
+        drop=(f"*{vision.BATCH_COUNT}",),
+        heads=("classifier.*",),
+        prefix="resnet.",
+    ),
     to_published=vision.add_batch_counts,
     required={"stem_kernel": 7, "stem_stride": 2, "stem_pool": True},
     requirement="ResNet requires model.stem_kernel=7, model.stem_stride=2 and model.stem_pool=true",

@@ -55,8 +55,7 @@ PRESETS = presets(
 
 
 class RNNEncoderDecoder(RecurrentBody):
-    compiles = False
-    """each layer is one call of a fused kernel, so torch.compile has no benefit"""
+    compiles = False  # each layer is one call of a fused kernel, so torch.compile has no benefit
 
     def __init__(self, config: Config) -> None:
         super().__init__()

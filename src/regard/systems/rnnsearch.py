@@ -93,8 +93,7 @@ class AttentionDecoder(nn.Module):
 
 
 class RNNSearch(RecurrentBody):
-    compiles = False
-    """torch.compile would unroll the loop over tokens, again for each length"""
+    compiles = False  # torch.compile would unroll the loop over tokens, again for each length
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -60,20 +60,6 @@ def build(config: Config) -> EncoderOnly:
 
 
 POSITION_TABLE = "roformer.encoder.embed_positions.weight"
-NAMES = NameTable(
-    entries=(
-        *bert.encoder_entries("roformer"),
-        layer("embedding.project", "roformer.embeddings_project"),
-        layer("head.dense", "classifier.dense"),
-        layer("head.classes", "classifier.out_proj"),
-        *bert.HEAD_ENTRIES,
-        *bert.MLM_ENTRIES,
-    ),
-    tied=bert.tied_output("roformer"),
-    drop=(POSITION_TABLE,),
-    heads=("classifier.*", "qa_outputs.*", "cls.*", "sequence_summary.*", "roformer.pooler.*"),
-    prefix="roformer.",
-)
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -100,7 +86,20 @@ PUBLISHED = bert.published_layout(
     "roformer",
     "RoFormer",
     Config,
-    NAMES,
+    names=NameTable(
+        entries=(
+            *bert.encoder_entries("roformer"),
+            layer("embedding.project", "roformer.embeddings_project"),
+            layer("head.dense", "classifier.dense"),
+            layer("head.classes", "classifier.out_proj"),
+            *bert.HEAD_ENTRIES,
+            *bert.MLM_ENTRIES,
+        ),
+        tied=bert.tied_output("roformer"),
+        drop=(POSITION_TABLE,),
+        heads=("classifier.*", "qa_outputs.*", "cls.*", "sequence_summary.*", "roformer.pooler.*"),
+        prefix="roformer.",
+    ),
     keys={"embedding_dim": ("embedding_size",), "rotary_value": ("rotary_value",)},
     defaults={"embedding_size": None},
     fixed={"is_decoder": False, "add_cross_attention": False, "is_encoder_decoder": False},

@@ -15,10 +15,10 @@ from torch import nn
 
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.layouts import GridWindows
-from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock, init_normal_
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import PatchEmbedding
-from regard.nn.vision.swin import DropPath, PatchMerging, RelativePositionBias, SwinBody, init_swin_weights
+from regard.nn.vision.swin import DropPath, PatchMerging, RelativePositionBias, SwinBody
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import System, check_stages, presets, reject
@@ -113,25 +113,12 @@ def build(config: Config) -> SwinBody:
         norm=nn.LayerNorm(config.widths[-1], config.norm_eps),
         dropout=config.dropout,
     )
-    return init_swin_weights(body)
+    # as the published models; patch embeddings keep their larger default, because a norm follows
+    init_normal_(body, 0.02, truncated=True)
+    return body
 
 
 BLOCK = "swin.encoder.layers.{stage}.blocks.{n}"
-NAMES = NameTable(
-    entries=(
-        layer("patches", "swin.embeddings.patch_embeddings.projection"),
-        layer("first", "swin.embeddings.norm"),
-        *vision.block_entries("stages.{stage}.blocks.{n}", BLOCK, 3, "attention.self"),
-        entry("stages.{stage}.position.{n}.table.weight", f"{BLOCK}.attention.self.relative_position_bias_table"),
-        layer("merges.{n}.norm", "swin.encoder.layers.{n}.downsample.norm"),
-        entry("merges.{n}.reduce.weight", "swin.encoder.layers.{n}.downsample.reduction.weight"),
-        layer("norm", "swin.layernorm"),
-        layer("head.classes", "classifier"),
-    ),
-    drop=("*.relative_position_index", "*.attn_mask"),
-    heads=("classifier.*", "decoder.*", "swin.embeddings.mask_token"),
-    prefix="swin.",
-)
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -165,7 +152,21 @@ PUBLISHED = PublishedLayout(
     value_maps={"activation": ACTIVATIONS},
     after_read=vision.require_square,
     head_architectures={"classify": "SwinForImageClassification"},
-    names=NAMES,
+    names=NameTable(
+        entries=(
+            layer("patches", "swin.embeddings.patch_embeddings.projection"),
+            layer("first", "swin.embeddings.norm"),
+            *vision.block_entries("stages.{stage}.blocks.{n}", BLOCK, 3, "attention.self"),
+            entry("stages.{stage}.position.{n}.table.weight", f"{BLOCK}.attention.self.relative_position_bias_table"),
+            layer("merges.{n}.norm", "swin.encoder.layers.{n}.downsample.norm"),
+            entry("merges.{n}.reduce.weight", "swin.encoder.layers.{n}.downsample.reduction.weight"),
+            layer("norm", "swin.layernorm"),
+            layer("head.classes", "classifier"),
+        ),
+        drop=("*.relative_position_index", "*.attn_mask"),
+        heads=("classifier.*", "decoder.*", "swin.embeddings.mask_token"),
+        prefix="swin.",
+    ),
     other_entries=vision.SWIN_LAYOUTS,
     adapt_checkpoint=from_published,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from regard.nn.vision.patches import GridPosition, PatchEmbedding, Pool, VisionT
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import LARGE, System, presets, reject, sizes
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
+from regard.weights.tables import NameTable, PublishedLayout, layer
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,6 @@ def build(config: Config) -> VisionTransformer:
     )
 
 
-NAMES = NameTable(
-    entries=(*vision.vit_entries("vit"), layer("head.classes", "classifier")),
-    heads=("classifier.*", "vit.pooler.*", "decoder.*", "vit.embeddings.mask_token"),
-    prefix="vit.",
-)
-"""Names in checkpoint files; `transformers` 5 has other names in memory."""
-
-
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Detect the class token."""
-    if "vit.embeddings.cls_token" in tensors:
-        return config, tensors
-    return replace(config, class_token=False, pool="mean"), tensors
-
-
 PUBLISHED = PublishedLayout(
     model_type="vit",
     architecture="ViTModel",
@@ -86,9 +71,18 @@ PUBLISHED = PublishedLayout(
     value_maps={"activation": ACTIVATIONS},
     after_read=vision.require_square,
     head_architectures={"classify": "ViTForImageClassification"},
-    names=NAMES,
+    # Names in checkpoint files; `transformers` 5 has other names in memory.
+    names=NameTable(
+        entries=(*vision.vit_entries("vit"), layer("head.classes", "classifier")),
+        heads=("classifier.*", "vit.pooler.*", "decoder.*", "vit.embeddings.mask_token"),
+        prefix="vit.",
+    ),
     other_entries={"pos_embed": vision.TIMM_ENTRIES, "encoder.pos_embedding": vision.TORCHVISION_ENTRIES},
-    adapt_checkpoint=from_published,
+    # files without a class token
+    adapt_checkpoint=lambda config, tensors: (
+        config if "vit.embeddings.cls_token" in tensors else replace(config, class_token=False, pool="mean"),
+        tensors,
+    ),
     required={"class_token": True, "pool": "first"},
     requirement="ViT requires model.class_token=true and model.pool=first",
 )

@@ -38,9 +38,12 @@ class Task:
     default_model: str  # preset if no model is given
     description: str
     usage: str  # example of an input on the command line
-    target: str = ""  # modality of targets that need a processor; text: the processor includes a tokenizer
     pipeline_tag: str = ""  # pipeline tag of the Hugging Face Hub; the Hub has none for point clouds
     aliases: tuple[str, ...] = ()  # names of the task in other tools
+
+    def __reduce__(self) -> Any:
+        """A row of the table is pickled and copied by name."""
+        return (find_task, (self.name, self.input)) if self in TASKS else object.__reduce_ex__(self, 4)
 
     @functools.cached_property
     def objective(self) -> Objective:
@@ -69,15 +72,10 @@ class Task:
         """Function that explains a prediction."""
         return resolve_name(f"regard.explain.{self.explain_path}")
 
-    @property
-    def has_text(self) -> bool:
-        """True if the processor includes a tokenizer."""
-        return "text" in (self.input, self.target)
-
 
 TASKS = (
     Task(
-        "translate", input="text", target="text", objective_path="translate:Translate",
+        "translate", input="text", objective_path="translate:Translate",
         reader_path="text.samples:PAIRS", check_path="pairs:PairSurvey",
         explain_path="text_generation:explain_translation", default_model="transformer-tiny", usage='"a sentence"',
         description="Translation: sentence pairs.", pipeline_tag="translation",
@@ -129,7 +127,7 @@ TASKS = (
         aliases=("sentence-similarity", "feature-extraction"),
     ),
     Task(
-        "algorithmic", input="text", target="text", objective_path="translate:Algorithmic",
+        "algorithmic", input="text", objective_path="translate:Algorithmic",
         reader_path="synthetic.algorithmic:QUESTIONS", check_path="pairs:AlgorithmicSurvey",
         explain_path="text_generation:explain_translation", default_model="universal-tiny", usage='"a question"',
         description="Algorithmic tasks: copy, reverse, sort, add, facts (bAbI style).",
@@ -160,7 +158,7 @@ TASKS = (
         pipeline_tag="unconditional-image-generation", aliases=("image-generation", "unconditional-image-generation"),
     ),
     Task(
-        "caption", input="image", target="text", objective_path="caption:Caption",
+        "caption", input="image", objective_path="caption:Caption",
         reader_path="images.captions:CAPTIONED", check_path="files:CaptionSurvey",
         explain_path="captioning:explain_caption", default_model="caption-attend-tiny", usage="image.jpg",
         description="Image captioning: images with captions.", pipeline_tag="image-to-text",

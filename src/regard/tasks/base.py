@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from types import MappingProxyType, NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +21,7 @@ from regard.data.batching.samplers import BatchSampler, BatchShape, length_batch
 from regard.data.settings import DataSettings
 from regard.data.store import RaggedRows
 from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
-from regard.errors import RegardError
+from regard.errors import InputError, InputTypeError, RegardError
 from regard.tasks import MODALITIES, Task
 from regard.types import Batch, BodyOutput, Prediction
 
@@ -64,8 +67,6 @@ class Model(Protocol):
     @property
     def tokenizer(self) -> Any: ...
     def predict(self, inputs: str, **settings: Any) -> Prediction: ...
-    def eval(self) -> Any: ...
-    def train(self, mode: bool = True) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -77,34 +78,29 @@ class HeadOptions:
     pair_order: str = ""  # order of text pairs (`data.pair_order`); empty for models of single texts
     tag_scheme: str = ""  # tag scheme of predictions (`data.tag_scheme`)
     class_ids: tuple[int, ...] = ()  # values of the classes in masks or point labels, unless equal to the indices
+    void_ids: tuple[int, ...] = ()  # values of ignored pixels or points, in addition to 255 and 65,535
+    class_colors: tuple[tuple[int, ...], ...] = ()  # red, green, blue and value of each class of colored masks
     max_train_length: int = 0  # maximum number of tokens of a training question; 0: unknown
     pooling: Any = field(default=None, compare=False)  # pooling of embeddings, saved in files of sentence-transformers
 
-    @property
-    def encoding_key(self) -> tuple[Any, ...]:
-        """Options that affect the encoding of samples."""
-        limits = None if self.pooling is None else (self.pooling.max_length, self.pooling.lowercase)
-        return self.labels, limits
-
-    def as_dict(self) -> dict[str, Any]:
-        """Options other than the labels that differ from the defaults, for JSON."""
-        usual, hidden = HeadOptions(), ("labels", "pooling")
-        return {n: value for n, value in asdict(self).items() if n not in hidden and value != getattr(usual, n)}
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any], labels: Sequence[str] = ()) -> HeadOptions:
-        values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in saved.items()}
-        return cls(labels=tuple(labels), **values)
-
 
 NO_OPTIONS = HeadOptions()
+
+
+class ExportedOptions(NamedTuple):
+    """Head options in Hugging Face format."""
+
+    keys: Mapping[str, Any] = MappingProxyType({})  # keys of config.json
+    files: Mapping[str, Any] = MappingProxyType({})  # contents of additional JSON files, by file name
+    unsupported: str = ""  # reason why the format cannot represent the options, or empty
 
 
 class OptionRules:
     """Head options of an objective: from the data, from a checkpoint folder, and for a Hugging Face config."""
 
     def fit(self, options: HeadOptions, samples: Sequence[Any], data: DataSettings) -> HeadOptions:
-        """Options before encoding, from the options with the classes of the data and the validation samples."""
+        """Options before encoding, from the options with the classes of the data and the validation samples. The first
+        sample is a training sample if the validation samples are in other files."""
         return options
 
     def complete(self, options: HeadOptions, train: Encoded) -> HeadOptions:
@@ -116,17 +112,9 @@ class OptionRules:
         with a head for this task."""
         return options
 
-    def export(self, options: HeadOptions) -> dict[str, Any]:
-        """Keys of a Hugging Face config for the options."""
-        return {}
-
-    def export_files(self, options: HeadOptions, config: Any) -> dict[str, Any]:
-        """Contents of additional JSON files of a checkpoint, by file name."""
-        return {}
-
-    def unsupported(self, options: HeadOptions) -> str:
-        """Reason why the Hugging Face format cannot represent the options, or an empty string."""
-        return ""
+    def export(self, options: HeadOptions, config: Any) -> ExportedOptions:
+        """The options in Hugging Face format."""
+        return ExportedOptions()
 
 
 @dataclass(frozen=True)
@@ -274,13 +262,14 @@ class Objective:
     modality_class: ClassVar[Any] = None  # class of the modality, if different from the class of the input modality
     modality_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # arguments of the modality class by its name
     encoding_settings: ClassVar[tuple[str, ...]] = ()  # settings `data.*` that change encoded samples
-    single_types: ClassVar[tuple[type, ...]] = ()  # types of one input besides those of the modality; a list is several
+    single_types: tuple[type, ...] = ()  # types of one input besides those of the modality; a list is several
     validation_decode: ClassVar[Mapping[str, Any]] = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
     """decode settings of validations during training. The full settings apply at the end"""
     truncation: ClassVar[str] = ""  # removed part of long samples; empty: long samples are skipped
     row_unit: ClassVar[str] = ""
     """plural noun for the rows with a length limit, if a sample has several rows; empty: unit of the reader"""
     generates: ClassVar[bool] = False  # True if predictions are generated with the settings of `decode`
+    has_decoder_inputs: ClassVar[bool] = False  # True if a decoder reads other tokens than the inputs
     has_labels: ClassVar[bool] = False  # True if predictions are classes collected from the data
     has_length_limit: bool = True  # True if samples may exceed the length limit
     multiline: ClassVar[bool] = False  # True if predictions may have several lines
@@ -298,6 +287,9 @@ class Objective:
         kind = self.modality_class or resolve_name(MODALITIES[task.input])
         self.modality: Modality = kind(**self.modality_options.get(task.input, {}))
         self.settings_used = (*self.modality.settings, *self.settings, *self.input_settings.get(task.input, ()))
+
+    def __reduce__(self) -> Any:
+        return attrgetter("objective"), (self.task,)  # without further state
 
     # -- data
 
@@ -398,6 +390,57 @@ class Objective:
         return []
 
 
+# -- inputs from Python
+
+_NOUNS = {Mapping: "a dict", tuple: "a tuple", NoneType: "None"}
+
+
+def split_inputs(objective: Objective, inputs: Any, single: bool = False) -> list[Any] | None:
+    """The inputs of a list, iterator or batch; None if the value is one input. `single`: only one input is accepted."""
+    if objective.modality.is_single(inputs) or isinstance(inputs, objective.single_types):
+        return None
+    nouns = " or ".join([objective.modality.noun, *(_NOUNS[kind] for kind in objective.single_types if kind in _NOUNS)])
+    expected = f"Expected {nouns}" if single else f"Expected {nouns}, or a list of such inputs"
+    refused = isinstance(inputs, str | bytes | Mapping | set | frozenset | type) or is_file(inputs)
+    if refused or not isinstance(inputs, Iterable) or (isinstance(inputs, np.ndarray | Tensor) and not inputs.ndim):
+        raise InputTypeError(f"{expected}, got {describe(inputs)}.")
+    if single:
+        raise InputTypeError(f"{expected}, got {describe(inputs)}. For several inputs use predict().")
+    if isinstance(inputs, np.ndarray | Tensor) and not len(inputs):
+        raise InputError(f"{expected}, got an empty array.")
+    return list(inputs)
+
+
+def is_file(value: Any) -> bool:
+    """True for an open file."""
+    return hasattr(value, "read")
+
+
+def describe(value: Any) -> str:
+    """Type of a value for messages, with the shape and dtype of arrays and tensors."""
+    name = type(value).__name__
+    if isinstance(value, np.ndarray | Tensor):
+        return f"{name} of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, str | bytes | int | float | tuple | list | dict):
+        return f"{name} {' '.join(repr(value).split()):.60}"
+    return "None" if value is None else name
+
+
+def require_text(value: Any, name: str = "a text") -> str:
+    """The value if it is a text; other values are an error."""
+    if not isinstance(value, str):
+        raise InputTypeError(f"Expected {name}, got {describe(value)}.")
+    return value
+
+
+def require_choices(value: Any) -> list[str]:
+    """The choices as a list if these are at least two texts; other values are an error."""
+    found = [] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    if len(found) < 2 or not all(isinstance(choice, str) and choice for choice in found):
+        raise InputTypeError(f"At least two non-empty choices are required, got {describe(value)}.")
+    return found
+
+
 # -- shared by the objectives
 
 
@@ -428,6 +471,14 @@ def encode_samples(model: Model, samples: Sequence[Any]) -> Encoded:
     context = EncodingContext(require_tokenizer(model), options=model.spec.options)
     encoded: Encoded = model.objective.encode(samples, model.config, context)
     return encoded
+
+
+def parse_json(text: str) -> Any:
+    """Value of a JSON text; None for other texts."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def map_rows(model: Model, encoded: Encoded, function: Callable[[Batch], Any]) -> list[Any]:

@@ -43,6 +43,7 @@ class CaptionedImages(Image):
 
     text = Text(tokenizer="sentence")
     processor_files = (*Image.processor_files, *Text.processor_files)
+    has_text = True
 
     def default_processor(self, config: Any, data: DataSettings) -> None:
         return None
@@ -104,7 +105,7 @@ class Caption(base.Objective):
     modality_class = CaptionedImages
     fields = ("image", "captions", "ends")
     count_fields = ("ends",)
-    generates = True
+    generates = has_decoder_inputs = True
     row_unit = "captions"
     settings = (
         *base.AUGMENT_SETTINGS,
@@ -231,8 +232,7 @@ class Caption(base.Objective):
     def example_row(self, sample: CaptionedImage, prediction: Prediction) -> dict[str, str]:
         return {"image": sample_location(sample), "prediction": str(prediction.value), "reference": sample.captions[0]}
 
-    def format_example(self, sample: CaptionedImage, prediction: Prediction) -> str:
-        return format_pair(sample_location(sample), prediction, sample.captions[0])
+    format_example = format_pair
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         """Figure with evenly spaced validation samples."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from regard.data.batching.samplers import BatchShape
 from regard.data.text.samples import QUESTION_COLUMNS, ChoiceSample
 from regard.decode.settings import DecodeSettings
-from regard.errors import RegardError
+from regard.errors import InputError, InputTypeError
 from regard.nn.blocks.heads import text_head
 from regard.tasks import base
 from regard.tasks.metrics.per_class import ClassMetrics
@@ -81,16 +80,12 @@ class Choose(base.Objective):
         if isinstance(item, ChoiceSample):
             return item
         wanted = 'Expected {"context": "…", "choices": ["…", "…"]} with an optional "question"'
-        if isinstance(item, str):
-            try:
-                item = json.loads(item)
-            except ValueError:
-                item = None
+        item = base.parse_json(item) if isinstance(item, str) else item
         if not isinstance(item, Mapping) or not {"context", "choices"} <= item.keys() <= {*QUESTION_COLUMNS, "answer"}:
-            raise RegardError(f'{wanted}, or a context with --choices "one answer|another".')
+            raise InputTypeError(f'{wanted}, or a context with --choices "one answer|another".')
         context, question = item["context"], item.get("question", "")
         if not isinstance(context, str) or not isinstance(question, str):
-            raise RegardError(f"{wanted}; context and question must be strings.")
+            raise InputTypeError(f"{wanted}; context and question must be strings.")
         return _make_question(context, question, item["choices"])
 
     def rank(self, model: base.Model, prompt: str, choices: Sequence[str]) -> Prediction:
@@ -159,7 +154,7 @@ def _position_metrics(samples: Sequence[ChoiceSample], predictions: Sequence[Pre
 
 
 def _make_question(context: str, question: str, choices: Any) -> ChoiceSample:
-    listed = [choices] if isinstance(choices, str) else list(choices)
-    if len(listed) < 2 or not all(isinstance(choice, str) and choice.strip() for choice in listed):
-        raise RegardError("At least two non-empty choices are required.")
-    return ChoiceSample(context.strip(), question.strip(), tuple(choice.strip() for choice in listed))
+    listed = tuple(choice.strip() for choice in base.require_choices(choices))
+    if not all(listed):
+        raise InputError("At least two non-empty choices are required.")
+    return ChoiceSample(base.require_text(context).strip(), question.strip(), listed)

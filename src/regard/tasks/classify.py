@@ -20,7 +20,7 @@ from regard.data.batching.samplers import BatchShape
 from regard.data.settings import DataSettings
 from regard.data.text.samples import LABEL_SEPARATOR, LabeledText
 from regard.decode.settings import DecodeSettings
-from regard.errors import DataError, RegardError, SettingError, WeightsError
+from regard.errors import DataError, InputError, InputTypeError, SettingError, WeightsError
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.image import mixup_weights
 from regard.tasks import base
@@ -66,13 +66,12 @@ class ClassOptions(base.OptionRules):
             )
         return replace(options, multi_label=problem == PUBLISHED_PROBLEM_TYPE)
 
-    def export(self, options: base.HeadOptions) -> dict[str, Any]:
-        return {"problem_type": PUBLISHED_PROBLEM_TYPE} if options.multi_label else {}
-
-    def unsupported(self, options: base.HeadOptions) -> str:
-        if options.pair_order != "symmetric":
-            return ""
-        return "The Hugging Face format does not support a head that reads a pair in both orders (data.pair_order=symmetric)."
+    def export(self, options: base.HeadOptions, config: Any) -> base.ExportedOptions:
+        reason = "The Hugging Face format does not support a head that reads a pair in both orders (data.pair_order=symmetric)."
+        return base.ExportedOptions(
+            keys={"problem_type": PUBLISHED_PROBLEM_TYPE} if options.multi_label else {},
+            unsupported=reason if options.pair_order == "symmetric" else "",
+        )
 
 
 class Classify(base.Objective):
@@ -80,7 +79,6 @@ class Classify(base.Objective):
     has_labels = True
     count_fields = ("ways", "second", "label")
     truncation = "in the middle"
-    single_types = (tuple,)
     encoding_settings = ("pair_order",)
     modality_options: ClassVar[Any] = {"text": {"head_tokens": True}, "points": {"count": 1024, "frame": "unit_sphere"}}
     input_settings: ClassVar[Any] = {
@@ -92,6 +90,7 @@ class Classify(base.Objective):
     def __init__(self, task: Any) -> None:
         super().__init__(task)
         self.is_text = task.input == "text"
+        self.single_types = (tuple,) if self.is_text else ()
         self.options = ClassOptions(REGRESSION_ADVICE if self.is_text else "")
         self._add_losses = resolve_name("regard.tasks.modality.text:add_text_losses") if self.is_text else None
         self.fields = ("text", "ways", "second", "label") if self.is_text else (self.modality.input_field, "label")
@@ -183,11 +182,11 @@ class Classify(base.Objective):
             first, tab, second = item.partition("\t") if options.pair_order else (item, "", "")
             parts = [first, second] if tab else [item]
         else:
-            parts = list(item)
-        if len(parts) > 2 or not all(isinstance(part, str) for part in parts):
-            raise RegardError(f"Expected a text or a pair (a, b) of texts, got {item!r:.60}.")
+            parts = list(item) if isinstance(item, list | tuple) else []
+        if not 0 < len(parts) < 3 or not all(isinstance(part, str) for part in parts):
+            raise InputTypeError(f"Expected a text or a pair (a, b) of texts, got {base.describe(item)}.")
         if options.pair_order and len(parts) < 2:
-            raise RegardError(
+            raise InputError(
                 "This model classifies text pairs. Separate the two texts with a tab on the command line, in a file or in a "
                 "pipe (bash: $'one text\\tthe other'), use the table columns 'text' and 'pair', or pass (a, b) in Python."
             )

@@ -31,13 +31,12 @@ class DepthOptions(base.OptionRules):
     def fit(self, options: base.HeadOptions, samples: Sequence[Any], data: DataSettings) -> base.HeadOptions:
         return replace(options, labels=(METERS_LABEL,) if data.metric_depth else ())
 
-    def unsupported(self, options: base.HeadOptions) -> str:
-        if METERS_LABEL not in options.labels:
-            return ""
-        return (
+    def export(self, options: base.HeadOptions, config: Any) -> base.ExportedOptions:
+        reason = (
             "Hugging Face format stores relative depth only; this model predicts meters. To export a depth model, train "
             "with --set data.metric_depth=false."
         )
+        return base.ExportedOptions(unsupported=reason if METERS_LABEL in options.labels else "")
 
 
 class Depth(MapObjective):

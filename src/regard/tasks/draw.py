@@ -26,7 +26,7 @@ from regard.data.store import RaggedRows
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.draw.panels import blank_below, draw_contact_sheet, in_rows, save_image
-from regard.errors import RegardError, SettingError
+from regard.errors import InputError, RegardError, SettingError
 from regard.processors.palette import FILE, Palette
 from regard.tasks import base
 from regard.tasks.modality.base import sample_location
@@ -230,10 +230,10 @@ def _parse_prompt(item: Any, palette: Palette) -> tuple[np.ndarray | None, int]:
     rows = size // 2
     if isinstance(item, Mapping):
         if strange := set(item) - {"image", "rows"}:
-            raise RegardError(f"Unknown key '{strange.pop()}' in an image prompt. Available: image, rows.")
+            raise InputError(f"Unknown key '{strange.pop()}' in an image prompt. Available: image, rows.")
         rows, item = item.get("rows", rows), item.get("image")
         if item is None or not isinstance(rows, int) or not 0 <= rows <= size:
-            raise RegardError(
+            raise InputError(
                 f"An image prompt requires an image and 0 to {size} rows, e.g. {{'image': …, 'rows': {size // 2}}}."
             )
     return palette.prepare(load_image(item)), rows

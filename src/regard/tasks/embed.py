@@ -22,7 +22,7 @@ from regard.data.batching.padding import pad, pad_or_pack
 from regard.data.batching.samplers import BatchSampler, BatchShape, length_batches
 from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
-from regard.errors import RegardError, SettingError, WeightsError
+from regard.errors import InputError, InputTypeError, SettingError, WeightsError
 from regard.nn.attention.masks import valid_mask
 from regard.tasks import base
 from regard.tasks.modality.text import pad_id
@@ -41,8 +41,8 @@ class PoolingOptions(base.OptionRules):
     def load(self, options: base.HeadOptions, folder: Path, published: Any = None) -> base.HeadOptions:
         return replace(options, pooling=read_pooling(folder))
 
-    def export_files(self, options: base.HeadOptions, config: Any) -> dict[str, Any]:
-        return pooling_files(pooling_of(options), config.width)
+    def export(self, options: base.HeadOptions, config: Any) -> base.ExportedOptions:
+        return base.ExportedOptions(files=pooling_files(pooling_of(options), config.width))
 
 
 class Embed(base.Objective):
@@ -120,7 +120,7 @@ class Embed(base.Objective):
         The embeddings of a corpus are computed once for all its queries."""
         for item in inputs:
             if isinstance(item, Mapping) and not {"query", "corpus"} <= item.keys() <= {"query", "corpus", "top_k"}:
-                raise RegardError(
+                raise InputTypeError(
                     'Expected a text or {"query": "…", "corpus": ["…", "…"]} with an optional "top_k": 5.'
                 )
         texts = [item["query"] if isinstance(item, Mapping) else item for item in inputs]
@@ -196,8 +196,7 @@ def embed_texts(
 ) -> tuple[np.ndarray, list[bool]]:
     """(N, D) embeddings of texts, and True for truncated texts."""
     for item in texts:
-        if not isinstance(item, str):
-            raise RegardError(f"Expected a text, got {item!r:.60}.")
+        base.require_text(item)
     context = base.EncodingContext(base.require_tokenizer(model), options=model.spec.options)
     rows, truncated = _encode_texts(texts, model.config, context)
     return _embed_rows(model, rows, on_progress), truncated
@@ -246,8 +245,8 @@ def _with_global_token(batch: Batch, config: Any) -> Batch:
 
 def build_index(model: base.Model, texts: Sequence[str], on_progress: ProgressCallback | None = None) -> TextIndex:
     """Texts with their embeddings, for search."""
-    if isinstance(texts, str) or not texts:
-        raise RegardError("Search requires a non-empty list of texts.")
+    if not isinstance(texts, Sequence) or isinstance(texts, str) or not texts:
+        raise InputTypeError("Search requires a non-empty list of texts.")
     distinct = list(dict.fromkeys(texts))
     vectors = embed_texts(model, distinct, on_progress)[0]
     place = {text: number for number, text in enumerate(distinct)}
@@ -281,8 +280,8 @@ class TextIndex:
 
     def search(self, queries: np.ndarray, top_k: int) -> list[Prediction]:
         """Nearest text of each query embedding (Q, D). `extra["hits"]` has the `top_k` nearest texts, nearest first."""
-        if top_k < 1:
-            raise RegardError(f"The number of texts to return (top_k) must be at least 1, got {top_k}.")
+        if not isinstance(top_k, int) or top_k < 1:
+            raise InputError(f"The number of texts to return (top_k) must be at least 1, got {top_k}.")
         most = min(top_k, int((~self.is_duplicate).sum()))
         found = []
         for cosines in self.iter_cosines(queries):

@@ -22,7 +22,7 @@ from regard.data.text.documents import DETOKENIZERS, Passage, count_words
 from regard.data.text.files import chunked
 from regard.decode.search import Hypothesis, search, stream
 from regard.decode.settings import DecodeSettings
-from regard.errors import RegardError, SettingError
+from regard.errors import InputError, SettingError
 from regard.processors.tokenizer.token_text import StreamDecoder
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks import base
@@ -97,7 +97,7 @@ class LanguageModeling(base.Objective):
     def predict(self, model: base.Model, inputs: list[str], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Generated continuation of each prompt. An empty prompt is the beginning of a document."""
         text, config = base.require_tokenizer(model), model.config
-        prompts = [prompt_ids(item, text, config, decode) for item in inputs]
+        prompts = [prompt_ids(base.require_text(item), text, config, decode) for item in inputs]
         lengths = np.array([len(row) for row in prompts], dtype=np.int64)
         limits = np.array([max_new_tokens(length, config, decode) for length in lengths.tolist()], dtype=np.int64)
         predictions: list[Prediction] = [Prediction("")] * len(prompts)
@@ -140,13 +140,12 @@ class LanguageModeling(base.Objective):
     def rank(self, model: base.Model, prompt: str, choices: Sequence[str]) -> Prediction:
         """Rank continuations by the sum of token log-probabilities after the prompt, as in the zero-shot evaluation of
         GPT-2. The scores are the probabilities normalized over the choices."""
-        if len(choices) < 2 or not all(choices):
-            raise SettingError("At least two non-empty choices are required.")
+        choices = base.require_choices(choices)
         text, config = base.require_tokenizer(model), model.config
-        start = text.encode([prompt])[0] or [config.eos_id]
-        rows = [[*start, *row] for row in text.encode(list(choices))]
+        start = text.encode([base.require_text(prompt)])[0] or [config.eos_id]
+        rows = [[*start, *row] for row in text.encode(choices)]
         if (most := max(map(len, rows))) > config.max_length:
-            raise RegardError(
+            raise InputError(
                 f"The prompt with a choice has {most} tokens, but the model supports at most {config.max_length}. "
                 "Shorten the prompt."
             )
@@ -265,7 +264,7 @@ def prompt_ids(prompt: str, text: TextTokenizer, config: Any, decode: DecodeSett
     if decode.truncate_prompt:
         keep = max(config.max_length + 1 - (decode.max_new_tokens or DEFAULT_NEW_TOKENS), config.max_length // 2)
         return ids[-keep:]
-    raise RegardError(
+    raise InputError(
         f"The prompt has {len(ids):,} tokens; the context of the model has {config.max_length:,}. Shorten the prompt, "
         "or set decode.truncate_prompt=true to keep the end of the prompt."
     )

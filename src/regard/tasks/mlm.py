@@ -31,7 +31,7 @@ from regard.data.store import RaggedRows
 from regard.data.text.documents import DETOKENIZERS, Passage
 from regard.decode.settings import DecodeSettings
 from regard.draw.text import markdown_table
-from regard.errors import RegardError, SettingError
+from regard.errors import InputError, RegardError, SettingError
 from regard.nn.blocks.heads import PretrainingHead, mlm_head
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.tokenizer.token_text import TokenFormat
@@ -134,14 +134,14 @@ class MaskedLM(base.Objective):
         `TOP_K` candidates of each mask token."""
         text, config = base.require_tokenizer(model), model.config
         gap = mask_token(text)
-        texts = [item.replace(BERT_MASK, gap) for item in inputs]
+        texts = [base.require_text(item).replace(BERT_MASK, gap) for item in inputs]
         for item in texts:
             if gap not in item:
-                raise RegardError(f"No {gap} in {item!r:.80}. Write {gap} in place of each word to predict.")
+                raise InputError(f"No {gap} in {item!r:.80}. Write {gap} in place of each word to predict.")
         marks = SpecialTokens.from_tokenizer(text, config)
         rows = [[*marks.start, *ids, *marks.extract] for ids in text.encode_masked(texts)]
         if (most := max(map(len, rows), default=0)) > config.max_length:
-            raise RegardError(
+            raise InputError(
                 f"Input has {most:,} tokens, but the model supports at most {config.max_length:,}. Shorten the text around "
                 f"{gap}."
             )

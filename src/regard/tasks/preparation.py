@@ -4,7 +4,7 @@ Training samples are encoded in chunks and stored as tokens in memory-mapped fil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from typing import Any
@@ -12,18 +12,17 @@ from typing import Any
 import tokenizers
 
 from regard.data.settings import DataSettings
-from regard.data.store import MAX_INT, VERSION, StoreWriter, cache_key, cached_store, load_note, save_note
+from regard.data.store import MAX_INT, VERSION, Rows, cache_key, cached_store, load_note, save_note
 from regard.data.text.files import chunked
 from regard.data.training_files import (
     DataSources,
     LogFn,
     ScanResult,
     TrainingFiles,
-    compute_fingerprint,
     content_fingerprint,
     read_samples,
 )
-from regard.errors import DataError
+from regard.errors import DataError, name_places
 from regard.processors.tokenizer.tokenizer import ENCODE_BATCH, TextTokenizer
 from regard.tasks import Task
 from regard.tasks.base import Encoded, EncodingContext, HeadOptions
@@ -46,6 +45,9 @@ def prepare(identity: Any, processor: Any, sources: DataSources, settings: Any, 
     task, config, data = identity.task, identity.config, settings.data
     reader, objective = task.reader, task.objective
     modality = objective.modality
+    others = len(sources.data) - 5
+    more = f" and {others:,} more" if others > 0 else ""
+    log(name_places(f"Reading {', '.join(sources.data[:5])}{more}"))
     own = list(read_samples(task, sources.valid, sources.columns, log)) if sources.valid else []
     files = TrainingFiles(task, sources, data.valid_fraction, log, own)
     found = files.scan()
@@ -54,13 +56,15 @@ def prepare(identity: Any, processor: Any, sources: DataSources, settings: Any, 
     if not own:
         held = f"{reader.format_count(len(valid))} held out for validation (data.valid_fraction, by content hash)."
         log(f"note: no --valid given; {held}")
-    options = objective.options.fit(replace(identity.options, labels=tuple(found.labels)), valid, data)
+    # validation masks of other files may have no class file
+    known = [*islice(files.samples(found, "read"), 1), *valid] if own else valid
+    options = objective.options.fit(replace(identity.options, labels=tuple(found.labels)), known, data)
     if processor is None:
         processor = modality.default_processor(config, data)
     else:
         processor = modality.adapt_processor(processor, config, data)
     if processor is None:
-        if task.has_text:
+        if modality.has_text:
             tokenizer = _make_tokenizer(files, found, data, log, valid)
             processor = modality.build_processor(tokenizer, config, data)
         else:
@@ -69,8 +73,8 @@ def prepare(identity: Any, processor: Any, sources: DataSources, settings: Any, 
         config = modality.fit_config(config, processor)
     limit = LengthLimit.from_settings(data, settings.train.batch_tokens, task, config)
     context = EncodingContext(processor, limit.max_length, data, options)
-    train = _load_or_encode(files, found, config, context, limit, log)
     encoded = objective.encode(valid, config, replace(context, cache={}))
+    train = _load_or_encode(files, found, config, context, limit, log)
     limit.report("validation", encoded.num_rows, encoded.too_long[:1], len(encoded.too_long), log)
     objective.validate_data(train, encoded, config, log)
     facts = {
@@ -91,20 +95,20 @@ def _make_tokenizer(
         text = TextTokenizer.load(data.tokenizer)
         say(f"Tokenizer {data.tokenizer}")
         return text
-    task, reader = files.task, files.reader
+    task, reader, objective = files.task, files.reader, files.task.objective
     # The tokenizer depends on the texts, these settings and possibly the version of the library.
-    encoding = tuple(getattr(data, name) for name in task.objective.encoding_settings)
+    encoding = tuple(getattr(data, name) for name in objective.encoding_settings)
     made = (task.name, data.vocab_size, data.tokenizer_type, encoding)
     # a closed vocabulary must cover the validation data
     closed = task.name == "algorithmic" or data.tokenizer_type == "char"
     more = [text for sample in valid for text in reader.texts(sample)] if closed else []
-    key = cache_key("tokenizer", tokenizers.__version__, found.fingerprint, compute_fingerprint(more), *made)
+    key = cache_key("tokenizer", tokenizers.__version__, found.fingerprint, more, *made)
     if (kept := load_note(key)) is not None:
         say("Tokenizer loaded from the cache (trained earlier on the same texts)")
         return TextTokenizer(tokenizers.Tokenizer.from_str(kept))
     say("Training a tokenizer")
     texts = (text for sample in files.samples(found, "read") for text in reader.texts(sample))
-    text = task.modality.train_tokenizer(chain(texts, more), data)
+    text = objective.modality.train_tokenizer(chain(texts, more), data)
     save_note(key, text.backend.to_str())
     return text
 
@@ -125,7 +129,7 @@ class LengthLimit:
         if task.input == "text" and objective.truncation:
             limit = min(longest, (config.max_length, "model.max_length"))
             return cls(*limit, unit, f"are truncated {objective.truncation}")
-        if not task.has_text or not objective.has_length_limit:
+        if not objective.modality.has_text or not objective.has_length_limit:
             return cls(10**9, "", unit)
         if task.input != "text":
             return cls(*min(longest, (config.max_length - 1, "model.max_length")), objective.row_unit or unit)
@@ -152,7 +156,9 @@ def _load_or_encode(
     """Encoded training samples, from the cache or computed now."""
     task, objective = files.task, files.task.objective
     encoding = tuple(getattr(context.data, name) for name in objective.encoding_settings)
-    flavor = encoding, context.options.encoding_key, len(found.held)
+    labels, pooling = context.options.labels, context.options.pooling
+    limits = None if pooling is None else (pooling.max_length, pooling.lowercase)
+    flavor = encoding, (labels, limits), len(found.held)
     count, mark = objective.modality.row_encoding(context.processor)
     name, what = task.name, "tokens"
     if task.input != "text":
@@ -162,19 +168,19 @@ def _load_or_encode(
     traits = asdict(config.traits)
     key = cache_key(VERSION, name, found.fingerprint, mark, limit.max_length, traits, count, flavor)
 
-    def write_tokens(writer: StoreWriter) -> dict[str, Any]:
-        """Returns the number of samples above the limit and the number of the first one."""
+    def encode_chunks() -> Iterator[tuple[Rows, dict[str, int]]]:
+        """Rows, and so far: the number of samples, of samples above the limit, and the number of the first of these."""
         done = skipped = first = 0
         for part in chunked(files.samples(found, "encoded"), ENCODE_BATCH // 10):
             encoded = objective.encode(part, config, replace(context, cache={}))
             if encoded.too_long and not skipped:
                 first = done + next(at for at, sample in enumerate(part) if sample is encoded.too_long[0])
-            writer.add(**{name: list(side) for name, side in encoded.fields.items()})
             done, skipped = done + len(part), skipped + len(encoded.too_long)
-        return {"samples": done, "too_long": skipped, "first": first}
+            rows = {name: list(side) for name, side in encoded.fields.items()}
+            yield rows, {"samples": done, "too_long": skipped, "first": first}
 
     sides = {side: MAX_INT if side in objective.count_fields else count for side in objective.fields}
-    store = cached_store(key, sides, write_tokens, say, what)
+    store = cached_store(key, sides, encode_chunks, say, what)
     skipped, place = store.metadata["too_long"], store.metadata["first"]
     # The store has the number of the sample, not its location: the same texts may be in other files now.
     first = list(islice(files.samples(found, "read"), place, place + 1)) if skipped else []

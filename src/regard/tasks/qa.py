@@ -4,7 +4,6 @@ The head predicts start and end logits for each token. For unanswerable question
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from regard.data.text.qa import NO_ANSWER, QASample
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_per_label
 from regard.draw.text import markdown_table
-from regard.errors import RegardError
+from regard.errors import InputError, InputTypeError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.heads import text_head
 from regard.tasks import base
@@ -91,19 +90,13 @@ class QuestionAnswering(WindowObjective):
         wanted = 'Expected {"question": "…", "context": "…"} (a dict or JSON), (question, context), or "question<tab>context"'
         if isinstance(item, str):
             question, tab, context = item.partition("\t")
-            if tab:
-                item = question, context
-            else:
-                try:
-                    item = json.loads(item)
-                except ValueError:
-                    item = None
+            item = (question, context) if tab else base.parse_json(item)
         if isinstance(item, Mapping) and {"question", "context"} <= item.keys():
             item = item["question"], item["context"]
         if not isinstance(item, Sequence) or len(item) != 2 or not all(isinstance(part, str) for part in item):
-            raise RegardError(f"{wanted}.")
+            raise InputTypeError(f"{wanted}.")
         if not item[0].strip() or not item[1].strip():
-            raise RegardError("The question and the context must not be empty.")
+            raise InputError("The question and the context must not be empty.")
         return QASample(item[0].strip(), item[1], (), (), False)
 
     def _predictions(self, model: base.Model, encoded: base.Encoded, decode: DecodeSettings) -> list[Prediction]:

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.images.image_io import read_mask
-from regard.data.images.labeled import VOID, ClassMap, ImageSample, classes_from_numbers, file_classes, infer_classes
+from regard.data.images.labeled import (
+    VOID,
+    VOID_VALUES,
+    ClassMap,
+    ImageSample,
+    file_classes,
+    infer_classes,
+    with_void_values,
+)
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.draw.colors import class_colors
@@ -107,6 +115,9 @@ class SegmentOptions(base.OptionRules):
         if all(label.lstrip("-").isdigit() for label in labels):  # names are in order, numbers are not
             labels = infer_classes(value for value in map(int, labels) if value >= 0).names
         file = self.class_file(getattr(samples[0], self.target)) if samples else None
+        if file is not None:
+            colors = tuple((*color, value) for color, value in file.color_values)
+            options = replace(options, void_ids=tuple(sorted({*file.void} - VOID_VALUES)), class_colors=colors)
         value = {} if file is None else dict(zip(file.names, file.values, strict=True))
         numbers = tuple(value.get(label, -1) for label in labels)
         plain = numbers == tuple(range(len(numbers))) or min(numbers, default=-1) < 0
@@ -120,6 +131,13 @@ def class_values(options: base.HeadOptions) -> np.ndarray:
         return np.arange(len(options.labels), dtype=np.uint8)
     numbers = np.array([int(word) for word in words])
     return numbers.astype(np.uint8 if numbers.max() < 256 else np.uint16)
+
+
+def run_classes(options: base.HeadOptions) -> ClassMap:
+    """Classes of masks or point clouds without a class file: values and colors of the training data."""
+    values = tuple(map(int, class_values(options)))
+    colors = tuple(((red, green, blue), value) for red, green, blue, value in options.class_colors)
+    return with_void_values(ClassMap(options.labels, values, options.void_ids, colors))
 
 
 # -- images
@@ -136,7 +154,7 @@ class SegmentImages(MapObjective, Segment):
     def _read_map(self, source: str | bytes, context: base.EncodingContext) -> np.ndarray:
         """(H, W) class indices in the order of the labels, or `VOID`."""
         path, labels = source if isinstance(source, str) else "", context.options.labels
-        known = file_classes(path) or classes_from_numbers(labels)
+        known = file_classes(path) or run_classes(context.options)
         number = {label: place for place, label in enumerate(labels)}
         table = np.full(VOID + 1, VOID, dtype=np.uint8)
         table[: len(known.names)] = [number.get(name, VOID) for name in known.names]

@@ -5,6 +5,7 @@ scores of a point are averaged over its blocks, and points removed by `data.voxe
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchShape
-from regard.data.images.labeled import VOID_VALUES, ClassMap, classes_from_numbers
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import write_ply
 from regard.data.points.labeled import IGNORE_LABEL, CloudSample, classes_from_cloud, cloud_classes, require_labels
@@ -31,7 +31,7 @@ from regard.tasks import base
 from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
 from regard.tasks.modality import points as modality
 from regard.tasks.modality.base import readable_batch, sample_ids
-from regard.tasks.segment import ClassPrediction, Segment, SegmentOptions
+from regard.tasks.segment import ClassPrediction, Segment, SegmentOptions, run_classes
 from regard.types import IGNORE, Batch, BodyOutput, Prediction
 
 PAGE_NOTE = "Predicted class of each point. Hover over a point for its confidence."
@@ -66,7 +66,7 @@ class SegmentPoints(Segment):
     def _target(self, encoded: base.Encoded, number: int) -> np.ndarray:
         """(N,) class indices of the points, `IGNORE` for unlabeled points."""
         source = self._target_file(encoded, number)
-        return point_label_ids(modality.load_cloud(encoded, number), source, encoded.context.options.labels)
+        return point_label_ids(modality.load_cloud(encoded, number), source, encoded.context.options)
 
     def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         def build(rows: np.ndarray) -> Batch:
@@ -98,7 +98,7 @@ class SegmentPoints(Segment):
                 yield extra, self._target(inputs, number)
             else:
                 item, points = inputs[number], modality.require_point_processor(model)
-                source = item if isinstance(item, str) else ""
+                source = os.fspath(item) if isinstance(item, str | os.PathLike) else ""
                 yield self._predict_cloud(model, modality.open_cloud(item, points), source), None
 
     def _predict_cloud(self, model: base.Model, cloud: PointCloud, source: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class SegmentPoints(Segment):
         extra |= {"cloud": cloud, "up": processor.up, "file": Path(source).name}
         if cloud.labels is not None:  # labels are optional at inference
             with suppress(DataError):  # labels of other classes
-                extra["reference"] = point_label_ids(cloud, source, model.spec.options.labels)
+                extra["reference"] = point_label_ids(cloud, source, model.spec.options)
         return extra
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
@@ -166,13 +166,10 @@ def _figure_data(extra: Mapping[str, Any], name: str) -> PredictedCloud:
     )
 
 
-def point_label_ids(cloud: PointCloud, source: str, labels: Sequence[str]) -> np.ndarray:
-    """(N,) indices of the point labels among `labels`, `IGNORE` for unlabeled points."""
-    values = require_labels(cloud, source)
-    known = cloud_classes(source) or classes_from_cloud(cloud)
-    if known is None:  # names are numbers, or label values are indices
-        numbered = ClassMap(tuple(labels), tuple(range(len(labels))), tuple(VOID_VALUES))
-        known = classes_from_numbers(labels) if all(label.isdigit() for label in labels) else numbered
+def point_label_ids(cloud: PointCloud, source: str, options: base.HeadOptions) -> np.ndarray:
+    """(N,) indices of the point labels among the classes of the model, `IGNORE` for unlabeled points."""
+    values, labels = require_labels(cloud, source), options.labels
+    known = cloud_classes(source) or classes_from_cloud(cloud) or run_classes(options)
     places = known.to_indices(values, source, IGNORE_LABEL, "labels")
     number = {label: place for place, label in enumerate(labels)}
     table = np.array([number.get(name, UNKNOWN_CLASS) for name in known.names] + [IGNORE], dtype=np.int64)

@@ -25,7 +25,7 @@ from regard.data.text.tagged import (
     scheme_tags,
 )
 from regard.decode.settings import DecodeSettings
-from regard.errors import DataError, RegardError
+from regard.errors import DataError, InputTypeError
 from regard.nn.blocks.heads import text_head
 from regard.nn.kernels.losses import cross_entropy
 from regard.tasks import base
@@ -72,7 +72,12 @@ class Tag(modality.WindowObjective):
         scheme = _detect_scheme(labels) if data is None or data.tag_scheme == "auto" else data.tag_scheme
         rows: list[tuple[Any, ...]] = []
         for owner, (ids, words) in enumerate(context.processor.encode_words([sample.words for sample in samples])):
-            tags = _tag_ids(samples[owner], labels, scheme)
+            tags = [0] * len(samples[owner].words)
+            if labels:
+                names = list(samples[owner].tags)
+                if scheme != "plain" and all(parse_tag(name) is not None for name in names):
+                    names = convert_tags(names, scheme)
+                tags = label_ids([samples[owner]] * len(names), names, labels)
             # tag index + 1 at the first token of each word, 0 at other tokens: the token store has no negative values
             token_labels = [
                 tags[word] + 1 if word != last else 0 for word, last in zip(words, [-1, *words[:-1]], strict=True)
@@ -95,13 +100,15 @@ class Tag(modality.WindowObjective):
 
     def parse_input(self, item: Any, options: base.HeadOptions) -> TaggedSentence:
         """A sentence, given as text or as words (a list or tuple)."""
-        words = WORD_PATTERN.findall(item) if isinstance(item, str) else list(item)
+        text = item if isinstance(item, str) else ""
+        words = WORD_PATTERN.findall(text) if text else list(item) if isinstance(item, list | tuple) else []
         if not words or not all(isinstance(word, str) and word.strip() for word in words):
-            raise RegardError(f"Expected a sentence as a text or a list of words, got {item!r:.60}.")
-        return TaggedSentence(tuple(words), ())
+            raise InputTypeError(f"Expected a sentence as a text or a list of words, got {base.describe(item)}.")
+        return TaggedSentence(tuple(words), (), text=text)
 
     def _predictions(self, model: base.Model, encoded: base.Encoded, decode: DecodeSettings) -> list[Prediction]:
-        """Tags of each sentence. The scores are probabilities; `extra["entities"]` has the entities of the tags."""
+        """Tags of each sentence. The scores are probabilities; `extra["entities"]` has the entities of the tags, with the
+        first and last word, and with the characters in `extra["text"]`, the text of the input."""
         options, logits = model.spec.options, self.token_logits(model, encoded)
         names = options.labels
         finds_entities = options.tag_scheme != "plain" and all(parse_tag(name) is not None for name in names)
@@ -110,13 +117,16 @@ class Tag(modality.WindowObjective):
             table = torch.from_numpy(_merge_windows(len(sample.words), encoded, rows, logits)).softmax(-1).numpy()
             best = table.argmax(1)
             tags, chances = [names[number] for number in best], table[np.arange(len(best)), best].tolist()
-            extra: dict[str, Any] = {"words": list(sample.words)}
+            text, places = _word_offsets(sample)
+            extra: dict[str, Any] = {"text": text, "words": list(sample.words), "offsets": places}
             if finds_entities:
                 extra["scheme"] = options.tag_scheme or _detect_scheme(names)
                 extra["entities"] = [
                     {
                         "type": entity.type,
-                        "text": " ".join(sample.words[entity.first : entity.last + 1]),
+                        "text": text[places[entity.first][0] : places[entity.last][1]],
+                        "start": places[entity.first][0],
+                        "end": places[entity.last][1],
                         "first": entity.first,
                         "last": entity.last,
                         "probability": min(chances[entity.first : entity.last + 1]),
@@ -152,6 +162,16 @@ class Tag(modality.WindowObjective):
         }
 
 
+def _word_offsets(sample: TaggedSentence) -> tuple[str, list[tuple[int, int]]]:
+    """Text of a sentence, and start and end of each word in the text."""
+    text, places, at = sample.text or " ".join(sample.words), list[tuple[int, int]](), 0
+    for word in sample.words:
+        at = text.index(word, at)
+        places.append((at, at + len(word)))
+        at += len(word)
+    return text, places
+
+
 def tag_scheme(tags: Iterable[str], data: DataSettings) -> TagScheme:
     """`data.tag_scheme`; with auto IOB2 for entity tags, otherwise plain."""
     if data.tag_scheme != "auto":
@@ -167,16 +187,6 @@ def _tagging_metrics(samples: Sequence[TaggedSentence], predictions: Sequence[Pr
         for sample, one in zip(samples, predictions, strict=True)
     ]
     return tagging_metrics(references, [one.value for one in predictions], "plain" if plain else "IOB2")
-
-
-def _tag_ids(sample: TaggedSentence, labels: Sequence[str], scheme: TagScheme) -> list[int]:
-    """Tag index of each word."""
-    if not labels:
-        return [0] * len(sample.words)
-    tags = list(sample.tags)
-    if scheme != "plain" and all(parse_tag(tag) is not None for tag in tags):
-        tags = convert_tags(tags, scheme)
-    return label_ids([sample] * len(tags), tags, labels)
 
 
 def _detect_scheme(labels: Sequence[str]) -> TagScheme:

@@ -16,17 +16,22 @@ from regard.data.text.samples import Pair
 from regard.decode.search import Hypothesis, search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
-from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks import base
 from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
 MAX_SOURCE_TOKENS = 8192  # source tokens per batch at inference
 
 
+def format_pair(objective: base.Objective, sample: Any, prediction: Prediction) -> str:
+    """Source, prediction and reference of the table row of a sample as indented lines."""
+    source, answer, reference = objective.example_row(sample, prediction).values()
+    return f"    {source}\n    → {answer}\n    = {reference}\n"
+
+
 class Translate(base.Objective):
     metrics = ("bleu",)
     fields = ("source", "target")
-    generates = True
+    generates = has_decoder_inputs = True
     modality_options: ClassVar[Any] = {"text": {"tokenizer": "sentence"}}
     settings: ClassVar[tuple[str, ...]] = (
         "data.max_length",
@@ -71,7 +76,9 @@ class Translate(base.Objective):
 
         Input i has the random stream `first + i`."""
         text, config = base.require_tokenizer(model), model.config
-        ids = [np.array(row) for row in source_ids(text, inputs, config)]
+        # the stripped text, as in training, and the end token
+        texts = [base.require_text(item).strip() for item in inputs]
+        ids = [np.array([*row, config.eos_id]) for row in text.encode(texts)]
         lengths = np.array([len(row) for row in ids])
         predictions = [base.text_prediction(text, [Hypothesis((), 0.0, (), "eos")])] * len(inputs)
         # padding is never generated, as in Marian models
@@ -115,18 +122,7 @@ class Translate(base.Objective):
     def example_row(self, sample: Pair, prediction: Prediction) -> dict[str, str]:
         return {"source": sample.source, "prediction": str(prediction.value), "reference": sample.target}
 
-    def format_example(self, sample: Pair, prediction: Prediction) -> str:
-        return format_pair(sample.source, prediction, sample.target)
-
-
-def source_ids(text: TextTokenizer, inputs: Sequence[str], config: Any) -> list[list[int]]:
-    """Encoder inputs: the stripped text, as in training, and the end token."""
-    return [[*row, config.eos_id] for row in text.encode([item.strip() for item in inputs])]
-
-
-def format_pair(source: str, prediction: Prediction, reference: str) -> str:
-    """Source, prediction and reference as indented lines."""
-    return f"    {source}\n    → {prediction.value}\n    = {reference}\n"
+    format_example = format_pair
 
 
 # -- algorithmic tasks

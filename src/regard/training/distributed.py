@@ -58,16 +58,11 @@ def all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
     return values
 
 
-def process_group_from_env() -> ProcessGroup:
-    """Rank and size from the environment, without initialization."""
-    rank, size, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    return ProcessGroup(rank, size, local_rank) if size > 1 else ProcessGroup()
-
-
 @contextmanager
 def init_distributed(device: torch.device) -> Iterator[ProcessGroup]:
     """Initialize the process group of `torchrun` during the block, if there are several processes."""
-    world = process_group_from_env()
+    rank, size, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    world = ProcessGroup(rank, size, local_rank) if size > 1 else ProcessGroup()
     if world.size == 1 or dist.is_initialized():
         yield world
         return
@@ -80,22 +75,31 @@ def init_distributed(device: torch.device) -> Iterator[ProcessGroup]:
         dist.destroy_process_group()
 
 
-def pick_device(name: str) -> torch.device:
+def check_device(name: str | torch.device) -> torch.device:
+    """Device of a name, or `auto`; a device that this machine does not have is an error."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    kind = name.partition(":")[0]
-    if kind not in available:
+    try:
+        found = torch.device(name)
+    except RuntimeError as error:
+        raise SettingError(f"Unknown device '{name}'. Available: auto, cpu, cuda, mps.") from error
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(found.type, True):
+        raise SettingError(f"No {found.type} device on this machine. Use auto or cpu.")
+    if found.type == "cuda" and found.index is not None and found.index >= torch.cuda.device_count():
+        raise SettingError(
+            f"No device {found}: this machine has {torch.cuda.device_count()} CUDA devices (numbered from 0)."
+        )
+    return found
+
+
+def pick_device(name: str | torch.device) -> torch.device:
+    """Device of a command, which becomes the current device."""
+    found = check_device(name)
+    if found.type not in ("cpu", "cuda", "mps"):
         raise SettingError(f"Unknown device '{name}'. Available: auto, cpu, cuda, mps.")
-    if not available[kind]:
-        raise SettingError(f"No {kind} device on this machine. Use --device auto or cpu.")
-    found = torch.device(name)
-    if name == "cuda" and (world := process_group_from_env()).size > 1:
-        found = torch.device("cuda", world.local_rank)
+    if found == torch.device("cuda") and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        found = check_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
     if found.type == "cuda" and found.index is not None:
-        if found.index >= torch.cuda.device_count():
-            raise SettingError(
-                f"No device {found}: this machine has {torch.cuda.device_count()} CUDA devices (numbered from 0)."
-            )
         torch.cuda.set_device(found)  # launches without a device argument and CUDA graph capture use the current device
     return found

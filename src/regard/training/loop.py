@@ -316,6 +316,7 @@ class TrainStep:
     grad_norm: Tensor
     lr: float
     nonfinite: Tensor  # index of the first micro-batch so far with a non-finite loss or gradient, or -1
+    data_wait: float = 0.0  # seconds spent waiting for micro-batches
 
 
 def micro_batch_indices(start_step: int, settings: TrainSettings, process_group: ProcessGroup) -> Iterator[int]:
@@ -341,9 +342,12 @@ def train_loop(
         if not model.training:
             model.train()
         sums: Tensor | None = None
+        data_wait = 0.0
         for part in parts:
             index = (number - 1) * settings.grad_accum + part
+            begun = time.perf_counter()
             batch = next(micro_batches)
+            data_wait += time.perf_counter() - begun
             digest = hashlib.blake2b(f"{settings.seed}:{index}".encode(), digest_size=8).digest()
             torch.manual_seed(int.from_bytes(digest, "little") % 2**63)
             loss, count = forward_backward(batch, last=part == parts[-1])
@@ -369,4 +373,4 @@ def train_loop(
         forward_backward.zero_grad()
         if ema is not None:
             ema.update(number)
-        yield TrainStep(number, total / count, norm, rate, nonfinite)
+        yield TrainStep(number, total / count, norm, rate, nonfinite, data_wait)

@@ -82,16 +82,8 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Ada
     return torch.optim.AdamW(options, lr=settings.lr, betas=(beta1, beta2), eps=settings.eps, fused=True)
 
 
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Optimizer state by parameter name, as plain tensors."""
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{name}/{key}"] = value
-    return tensors
-
-
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Load the optimizer state from tensors named `parameter/key`, as in a checkpoint."""
     states: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         name, _, part = key.rpartition("/")

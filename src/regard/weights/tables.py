@@ -11,7 +11,6 @@ import json
 import os
 import pickle
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch import Tensor
 from regard.errors import WeightsError
 from regard.files import UMASK, fsync
 from regard.index import print_note
+from regard.threads import suppress_warnings
 
 Tensors = dict[str, Tensor]
 
@@ -335,8 +335,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     """Tensors by name. `weights_only` restricts the reader to tensors and containers: other content, for example of a
     malicious file, is refused before any code of the file is executed."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old files contain storages of a deprecated class
+        with suppress_warnings():  # old files contain storages of a deprecated class
             found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         name = re.search(r"GLOBAL (\S+)", str(error))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from regard import capabilities
 from regard.errors import RegardError, RunError
+from regard.threads import suppress_warnings
 from regard.types import Batch
 
 MakeBatch = Callable[[int], Batch]
@@ -52,24 +50,6 @@ def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pi
         getattr(source, "_shutdown_workers", bool)()
 
 
-@dataclass
-class TimedIterator:
-    """Iterator over micro-batches that adds up the waiting time in `wait_seconds`."""
-
-    micro_batches: Iterator[Batch]
-    wait_seconds: float = 0.0
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        begun = time.perf_counter()
-        try:
-            return next(self.micro_batches)
-        finally:
-            self.wait_seconds += time.perf_counter() - begun
-
-
 def _start_loader(
     make_batch: MakeBatch, numbers: Iterable[int], workers: int, pin: bool
 ) -> Iterator[Batch | RegardError]:
@@ -78,8 +58,7 @@ def _start_loader(
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     with ExitStack() as stack:
         stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", UserWarning)  # the number of workers is a user setting
+        stack.enter_context(suppress_warnings(category=UserWarning))  # the number of workers is a user setting
         loader: DataLoader[Batch | RegardError] = DataLoader(
             _MicroBatchDataset(make_batch),
             batch_size=None,

@@ -76,7 +76,7 @@ class BatchSampler:
 
     def row_lengths(self, rows: Indices) -> Indices:
         """Number of tokens of each sample of a micro-batch without padding, summed over the sides."""
-        return self.total_lengths[rows]
+        return self.total_lengths[rows if rows.ndim == 1 else rows[:, 0]]
 
     def num_tokens(self, index: int) -> int:
         """Number of tokens of a micro-batch without padding."""
@@ -275,12 +275,6 @@ class Uniform(BatchSampler):
         rows = np.stack([order, random.integers(0, 2**62, len(order))], axis=1)
         return np.split(rows, len(order) // self.batch_size)
 
-    def row_lengths(self, rows: Indices) -> Indices:
-        return np.ones(len(rows), dtype=np.int64)
-
-    def padded_size(self, micro_batch: Indices) -> int:
-        return len(micro_batch) * int(self.row_lengths(micro_batch).max())
-
     def num_tokens(self, index: int) -> int:
         return self.batch_size
 
@@ -298,19 +292,16 @@ class SortedUniform(Uniform):
     SORT_WINDOW = 16
 
     def __init__(self, lengths: npt.ArrayLike, batch_size: int, seed: int) -> None:
-        self.lengths = np.asarray(lengths, dtype=np.int64)
-        super().__init__(len(self.lengths), batch_size, seed)
+        super().__init__(len(np.asarray(lengths)), batch_size, seed)
+        self.total_lengths = np.asarray(lengths, dtype=np.int64)
 
     def epoch(self, number: int) -> list[Indices]:
         whole = np.concatenate(super().epoch(number))
         size = self.batch_size * self.SORT_WINDOW
         parts = [whole[start : start + size] for start in range(0, len(whole), size)]
-        ordered = np.concatenate([part[np.argsort(self.lengths[part[:, 0]], kind="stable")] for part in parts])
+        ordered = np.concatenate([part[np.argsort(self.row_lengths(part), kind="stable")] for part in parts])
         random = np.random.default_rng([self.seed, number, 1])  # independent of the generator that shuffles samples
         return _shuffle(np.split(ordered, len(ordered) // self.batch_size), random)
-
-    def row_lengths(self, rows: Indices) -> Indices:
-        return self.lengths[rows[:, 0]]
 
 
 def _shuffle(micro_batches: list[Indices], random: np.random.Generator) -> list[Indices]:

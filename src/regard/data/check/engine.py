@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from regard.data.check.findings import MIN_CLASS_SAMPLES, FindingTable, find_quality_issues
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Report, excerpt
+from regard.data.file_discovery import Paths
 from regard.data.settings import DataSettings
 from regard.data.text.files import Columns, chunked, expand_patterns
 from regard.data.text.tables import SkippedRow, format_list
 from regard.errors import DataError
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Indices = NDArray[np.int64]
 ProgressCallback = Callable[[str, int], None]  # called with the current stage and the number of processed samples
 SampleNote = Callable[[int, Any], str]  # note on a sample and its index
@@ -99,16 +99,20 @@ class Survey(ABC):
         """Check training data, and validation data against the training data."""
         train_entries, valid_entries = cls.find_entries(data, valid, columns)
         train = cls(train_entries, columns, settings)
-        held_out = train.valid = cls(valid_entries, columns, settings, train)
-        splits = [train, held_out] if valid_entries else [train]
+        train.valid = cls(valid_entries, columns, settings, train)
+        return train.report(progress)
+
+    def report(self, progress: ProgressCallback) -> Report:
+        """Report about the training data and, if there are any, the validation data."""
+        splits = [self, self.valid] if self.valid.entries else [self]
         for survey in splits:
             survey.read(progress)
         findings = tuple(finding for survey in splits for finding in survey.split_findings())
-        counts = train.counts()
-        if valid_entries:
-            counts |= {f"validation_{name}": count for name, count in held_out.counts().items()}
-        classes, sizes = train.class_counts(held_out), {name: train.values(name) for name in cls.measured}
-        return Report(cls.task, counts, findings, train.lengths(), (), classes, sizes or None, cls.size_title)
+        counts = self.counts()
+        if self.valid.entries:
+            counts |= {f"validation_{name}": count for name, count in self.valid.counts().items()}
+        classes, sizes = self.class_counts(self.valid), {name: self.values(name) for name in self.measured}
+        return Report(self.task, counts, findings, self.lengths(), (), classes, sizes or None, self.size_title)
 
     @classmethod
     def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:

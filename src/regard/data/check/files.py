@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, ClassVar
 
@@ -33,6 +33,7 @@ from regard.data.images.labeled import (
     read_images,
     read_segmented,
     read_unlabeled,
+    with_void_values,
 )
 from regard.data.text.formats import file_format
 from regard.data.text.tables import SkippedRow, format_list
@@ -40,6 +41,7 @@ from regard.errors import DataError
 
 THREADS = min(4, os.cpu_count() or 1)
 
+MAX_REMEDIES = 3  # maximum number of different remedies for broken files in a report
 MIN_SIDE = 8
 MAX_ASPECT_RATIO = 10
 MAX_PIXELS = 25_000_000  # pixels above which decoding takes about a second
@@ -68,6 +70,7 @@ class FileSurvey(Survey):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._broken_samples: set[tuple[str, int]] = set()
+        self._remedies: dict[str, None] = {}  # advice of the errors of broken files
 
     @abstractmethod
     def _inspect(self, sample: Any) -> FileStats:
@@ -81,7 +84,16 @@ class FileSurvey(Survey):
                     self._add_file(sample, future.result())
                 except DataError as error:
                     self.tally("decode_error", error)
+                    self._remedies.update({error.advice: None} if error.advice else {})
                     self._broken_samples.add((sample.path, sample.line))
+
+    def finding(
+        self, key: str, count: int = 0, fraction: float = 0.0, locations: Sequence[Location] = (), **values: Any
+    ) -> Finding:
+        """Finding from the table; broken files have the same advice as in training."""
+        made = super().finding(key, count, fraction, locations, **values)
+        advice = [*self._remedies][:MAX_REMEDIES] if key == "decode_error" else []
+        return replace(made, advice=" ".join([*advice, made.advice]))
 
     def _add_file(self, sample: Any, stats: FileStats) -> None:
         """Count a file, and keep its measures."""
@@ -141,7 +153,8 @@ class PartSurvey(FileSurvey):
         # from a class file; or from the first file with class names
         self.known_classes: ClassMap | None = None if self.train is None else self.train.known_classes
         if self.known_classes is None:
-            self.base.known_classes = self.known_classes = type(self).find_classes(self.entries)
+            found = type(self).find_classes(self.entries)
+            self.base.known_classes = self.known_classes = found and with_void_values(found)
 
     def _add_file(self, sample: Any, stats: FileStats) -> None:
         super()._add_file(sample, stats)
@@ -282,10 +295,10 @@ class MaskSurvey(PartSurvey, ImageSurvey):
         return stats
 
     def count_void(self, classes: ClassMap) -> tuple[str, int] | None:
-        if not classes.void:
+        values = sorted(value for value in classes.void if self.part_counts[value])
+        if not values:
             return None
-        values = ", ".join(map(str, classes.void))
-        return f"void pixels ({values})", sum(self.part_counts[value] for value in classes.void)
+        return f"void pixels ({', '.join(map(str, values))})", sum(self.part_counts[value] for value in values)
 
 
 class DepthSurvey(ImageSurvey):
@@ -375,8 +388,7 @@ class CaptionSurvey(ImageSurvey):
         numbers = {f"{n} caption{'' if n == 1 else 's'}": int(count) for n, count in enumerate(per_image) if count}
         yield self.finding("captions_per_image", len(owners), numbers=format_counts(numbers))
         word_counts = self.counters["words"]
-        rare = sum(count == 1 for count in word_counts.values())
-        yield self.finding("vocabulary", len(word_counts), rare=rare)
+        yield self.finding("vocabulary", len(word_counts), rare=sum(count == 1 for count in word_counts.values()))
         distinct, kind = np.unique(self.values("caption_hash"), return_inverse=True)
         # a caption that occurs twice with one image counts once
         pairs = np.unique(np.stack([kind, owners], axis=1), axis=0)

@@ -283,7 +283,7 @@ IMAGES: FindingTable = {
     "unmatched_files": Spec("error", "files without a matching image, mask or depth map",
         "Add the missing files, or remove the unmatched files: training stops at unmatched files.", drops=True),
     "decode_error": Spec("error", "files with a decoding error",
-        "Repair or remove the files: training would stop there.", drops=True),
+        "Training stops at these files.", drops=True),
     "empty": Spec("warning", "images or rows with missing data", "Training skips these images and rows.", "error",
         drops=True),
     "skipped": Spec("note", "hidden files, and files without an image extension", "Training ignores these files."),
@@ -359,7 +359,7 @@ CAPTIONS: FindingTable = {
 }
 CLOUDS: FindingTable = {
     **FILE_SAMPLES,
-    "decode_error": Spec("error", "unreadable files", "Repair or remove the files: training would stop there.",
+    "decode_error": Spec("error", "unreadable files", "Training stops at these files.",
         drops=True),
     "unlabeled": Spec("error", "point clouds without point labels",
         "Select the label column with --columns label=NAME, or remove the files."),

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check import findings as tables
-from regard.data.check.engine import Indices, Paths, ProgressCallback, Survey, no_progress, normalize_text
+from regard.data.check.engine import Indices, ProgressCallback, Survey, no_progress, normalize_text
 from regard.data.check.findings import MAX_LENGTH_RATIO
 from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report, excerpt
-from regard.data.settings import DataSettings
-from regard.data.text.files import Columns, chunked, split_parallel
+from regard.data.text.files import chunked, split_parallel
 from regard.data.text.samples import Pair, read_pairs, read_positive_pairs
 
 if TYPE_CHECKING:
@@ -246,44 +245,34 @@ class AlgorithmicSurvey(PairSurvey):
     task = "algorithmic"
     findings = tables.QUESTIONS
 
-    @classmethod
-    def check(
-        cls,
-        data: Paths,
-        valid: Paths = (),
-        columns: Columns = None,
-        settings: DataSettings | None = None,
-        progress: ProgressCallback = no_progress,
-    ) -> Report:
+    def report(self, progress: ProgressCallback) -> Report:
         from regard.data.synthetic.algorithmic import QUESTIONS, AlgorithmicQuestion, generate_questions, parse_recipe
 
-        entries, valid_entries = cls.find_entries(data, valid, columns)
-        if not all(map(parse_recipe, entries)):
-            return super().check(data, valid, columns, settings, progress)
-        train = cls(entries, settings=settings)
-        held_out = cls(valid_entries or QUESTIONS.validation_entries(entries), train=train)
+        if not all(map(parse_recipe, self.entries)):
+            return super().report(progress)
         questions, valid_questions = list[AlgorithmicQuestion](), list[AlgorithmicQuestion]()
-        for survey, split in ((train, questions), (held_out, valid_questions)):
-            for entry in survey.entries:
+        valid_entries = self.valid.entries or QUESTIONS.validation_entries(self.entries)
+        for entries, split in ((self.entries, questions), (valid_entries, valid_questions)):
+            for entry in entries:
                 progress(f"generating {entry}", 0)
                 split += generate_questions(entry)
-        max_length = train.settings.max_length
+        max_length = self.settings.max_length
         for question in questions:
-            train._keep_sizes((question.source, question.target))
-        words, characters = train.sizes("words"), train.sizes("characters")
+            self._keep_sizes((question.source, question.target))
+        words, characters = self.sizes("words"), self.sizes("characters")
         # tokens are words or characters, as in the tokenizer of the task
         tokens = words if any(" " in question.source for question in questions) else characters
         long = [question for question, sizes in zip(questions, tokens, strict=True) if sizes.max() > max_length]
         known = {question.source for question in questions}
         leaked = [question for question in valid_questions if question.source in known]
         findings = [
-            *train._question_findings("long:generated", long, len(questions)),
-            *held_out._question_findings("leak:generated", leaked, len(valid_questions)),
+            *self._question_findings("long:generated", long, len(questions)),
+            *self.valid._question_findings("leak:generated", leaked, len(valid_questions)),
         ]
         counts = {"questions": len(questions), "validation_questions": len(valid_questions)}
         counts["validation_longer_questions"] = sum(bool(question.is_longer) for question in valid_questions)
         lengths = Lengths(words, characters, tokens, max_length, names=("question", "answer"), unit="questions")
-        return Report(cls.task, counts, tuple(findings), lengths)
+        return Report(self.task, counts, tuple(findings), lengths)
 
     def _question_findings(self, key: str, questions: Sequence[AlgorithmicQuestion], total: int) -> Iterable[Finding]:
         if count := len(questions):

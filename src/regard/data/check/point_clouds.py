@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check import findings as tables
-from regard.data.check.engine import Paths
 from regard.data.check.files import FileStats, FileSurvey, PartSurvey
 from regard.data.check.findings import MAX_SCALE_RATIO
 from regard.data.check.report import Finding
+from regard.data.file_discovery import Paths
 from regard.data.images.labeled import ClassMap
 from regard.data.points import labeled
 from regard.data.points.cloud import PointCloud

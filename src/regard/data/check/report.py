@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.errors import name_places
+
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
@@ -35,7 +37,7 @@ class Location:
     def __str__(self) -> str:
         position = f", {self.unit} {self.line}" if self.unit else f":{self.line}"
         place = self.path if self.line is None else f"{self.path}{position}"
-        return f"{place}  {self.text}" if self.text else place
+        return name_places(f"{place}  {self.text}" if self.text else place)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from regard.data.check import engine
 from regard.data.check import findings as tables
 from regard.data.check.findings import MAX_ANSWER_WORDS, MAX_UNBROKEN_LENGTH, MIN_LINE_LENGTH, find_quality_issues
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, excerpt
+from regard.data.file_discovery import Paths
 from regard.data.text.documents import Passage, check_columns, iterate_passages, passage_size, text_files
 from regard.data.text.files import Columns, existing_file
 from regard.data.text.formats import TABLE_SUFFIXES, file_format
@@ -277,7 +278,7 @@ class TextSurvey(engine.Survey):
         self._unbroken_length = 0  # characters of the current document since the last space
 
     @classmethod
-    def find_entries(cls, data: engine.Paths, valid: engine.Paths, columns: Columns) -> tuple[list[str], list[str]]:
+    def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:
         train_entries, valid_entries = list(text_files(data)), list(text_files(valid))
         check_columns([*train_entries, *valid_entries], columns)
         return train_entries, valid_entries
@@ -427,8 +428,7 @@ class TextSurvey(engine.Survey):
                 text += f"  ({word} {place})"
             joined.append(replace(location, text=text))
         sampling = f", estimated from 1 in {step} lines" if step > 1 else ""
-        fraction = self._text_fraction(lines)
-        return self.finding(key, len(lines) * step, fraction, joined, sampling=sampling)
+        return self.finding(key, len(lines) * step, self._text_fraction(lines), joined, sampling=sampling)
 
 
 class DocumentSurvey(TextSurvey):

@@ -27,6 +27,7 @@ from typing import Any
 from regard.data.file_discovery import IMAGE_SUFFIXES, find_subfolder
 from regard.data.file_samples import COLUMN_ALIASES, SPLIT_FOLDERS, EmbeddedFile, cell_value, resolve_file
 from regard.data.images.labeled import IMAGE, ImageSample
+from regard.data.memory_tables import is_saved_table, table_folders
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text import tables
 from regard.data.text.files import Columns, existing_file
@@ -61,7 +62,8 @@ class CaptionedImage(ImageSample):
 
 
 def read_captions(entry: str, columns: Columns = None, inputs_only: bool = False) -> tables.Samples[CaptionedImage]:
-    """Yield the captioned images of one file, in order of first occurrence."""
+    """Yield the captioned images of one file, in order of first occurrence. With `inputs_only`, captions are not read and may
+    be missing."""
     tables.ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # raises for an unknown column choice
     path, splits = find_caption_file(entry)
     required = ("image",) if inputs_only else REQUIRED_COLUMNS
@@ -76,13 +78,6 @@ def read_captions(entry: str, columns: Columns = None, inputs_only: bool = False
         chosen = chosen and {name: column for name, column in chosen.items() if name in (*required, "split")}
         rows = tables.iterate_rows(str(path), required, chosen, optional=("split",))
     return tables.drop_trailing_blanks(_group_by_image(path, rows, splits, inputs_only))
-
-
-iterate_captions = partial(tables.iterate_all, read_captions, "captions", ADVICE)
-
-
-read_uncaptioned = partial(read_captions, inputs_only=True)
-"""Yield each image of a file once; captions are not read and may be missing."""
 
 
 def parse_splits(entry: str) -> tuple[str, tuple[str, ...]]:
@@ -160,10 +155,17 @@ def _group_by_image(
 ) -> tables.Samples[CaptionedImage]:
     """Merge the captions of each image. Embedded images are yielded during reading, images with paths after all rows,
     because later rows may have more captions of an image."""
-    counts, folders = Counter[str](), _image_folders(path)
+    # folders with the images; in COCO, annotations/captions_val2017.json refers to val2017
+    own, split = table_folders(str(path)), path.stem.rpartition("_")[2]
+    parent, above = Path(own[-1]), Path(own[-1]).parent
+    siblings = (parent / split, above / split, above / "images" / split, above / "images")
+    subfolder = find_subfolder(str(parent), IMAGE.folders)
+    folders = [*own, *filter(None, [subfolder]), *(str(folder) for folder in siblings if folder.is_dir())]
+    counts = Counter[str]()
     order: list[tables.SkippedRow | _Group] = []
     by_path: dict[str, _Group] = {}
     embedded: _Group | None = None
+    rows_stay = inputs_only and is_saved_table(path)  # one prediction per row of a table in memory
 
     def make_sample(
         line: int, error_line: int | None, image: str | EmbeddedFile, captions: list[str]
@@ -185,7 +187,7 @@ def _group_by_image(
             continue
         group = (line, error_line, image, captions)
         if isinstance(image, str):
-            if by_path.setdefault(image, group) is group:
+            if rows_stay or by_path.setdefault(image, group) is group:
                 order.append(group)
             else:
                 by_path[image][-1].extend(captions)
@@ -203,14 +205,6 @@ def _group_by_image(
             yield item if isinstance(item, tables.SkippedRow) else make_sample(*item)
         except DataError as error:
             yield error
-
-
-def _image_folders(path: Path) -> list[str]:
-    """Folders with the images of a caption file. In COCO, annotations/captions_val2017.json refers to val2017."""
-    parent, above, split = path.parent, path.parent.parent, path.stem.rpartition("_")[2]
-    siblings = (parent / split, above / split, above / "images" / split, above / "images")
-    subfolder = find_subfolder(str(parent), IMAGE.folders)
-    return [str(parent), *filter(None, [subfolder]), *(str(folder) for folder in siblings if folder.is_dir())]
 
 
 def _parse_row(
@@ -260,8 +254,8 @@ CAPTIONED = Reader(
     unit="images",
     columns=("image", "captions"),
     sample_type=CaptionedImage,
-    samples=iterate_captions,
-    inputs=read_uncaptioned,
+    samples=partial(tables.iterate_all, read_captions, "captions", ADVICE),
+    inputs=partial(read_captions, inputs_only=True),
     split_key=file_key,
     contents=lambda sample: (*file_contents(sample), *sample.captions),
     texts=lambda sample: sample.captions,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import mmap
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any
@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
-from regard import capabilities
 from regard.data.file_discovery import COPY_AGAIN, FileFormatError, Location, library_errors, open_source, sniff_format
+from regard.errors import InputError
+from regard.threads import suppress_warnings
 
 MAX_PIXELS = 100_000_000  # maximum number of decoded pixels: 300 MB as RGB
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "TGA")
@@ -44,6 +45,11 @@ _IMAGE_MAGIC = {
 """First bytes of image formats, to report images that Pillow cannot identify as damaged."""
 _TOO_LARGE = f"the image has {{:,.0f}} megapixels; the maximum is {MAX_PIXELS / 1e6:,.0f}."
 _RESIZE = "Resize the image, or save it as JPEG, which can be decoded at a reduced size."
+
+
+_pillow_lock = (
+    Lock()
+)  # Pillow reads the pixels of an opened file at the first use, without protection from other threads.
 
 
 @dataclass(frozen=True)
@@ -73,11 +79,42 @@ def read_image(source: str | bytes, min_side: int = 0, location: Location | None
 
 def image_to_array(image: Image.Image) -> NDArray[np.uint8]:
     """RGB array, (H, W, 3), of an open Pillow image, as in `read_image`."""
-    turn = _orientation(image)
     try:
+        with _decoding_errors(), _pillow_lock:
+            image.load()
+            turn = _orientation(image)
         return _to_rgb(image if turn is None else image.transpose(turn))
     except FileFormatError as error:
         raise error.to_data_error(getattr(image, "filename", None) or "image") from error
+
+
+def pixels_to_rgb(pixels: NDArray[Any], channels_first: bool = False) -> NDArray[np.uint8]:
+    """RGB array, (H, W, 3), of gray, RGB or RGBA pixels: (H, W), (H, W, C) or (C, H, W) of bool, 8-bit or 16-bit integers, or
+    floats from 0 to 1, as in `read_image`. `channels_first`: (C, H, W), if the shape may have both orders."""
+    numbers = (1, 3, 4)
+    places = [at for at in ((0, 2) if channels_first else (2, 0)) if pixels.ndim == 3 and pixels.shape[at] in numbers]
+    if not pixels.size or (pixels.ndim != 2 and not places):
+        raise InputError(
+            f"Expected an image of shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, got {pixels.shape}."
+        )
+    pixels = np.moveaxis(pixels, places[0], 2) if places else pixels[:, :, None]
+    kind = pixels.dtype.kind
+    most = {"b": 1.0, "u": 65535.0 if pixels.dtype == np.uint16 else 255.0, "i": 255.0}.get(kind, 1.0)
+    low, high = (float(pixels.min()), float(pixels.max())) if kind in "biuf" else (np.nan, np.nan)
+    if kind == "f" and high > 1:
+        most = 255.0
+    if not (low >= 0 and high <= most):  # also true for NaN
+        values = f" from {low:g} to {high:g}" if kind in "biuf" else ""
+        raise InputError(
+            f"Expected pixels from 0 to 255, 16-bit integers, or floats from 0 to 1, got {pixels.dtype}{values}. For "
+            "normalized pixels, use logits(pixels) or states(pixels)."
+        )
+    if pixels.dtype != np.uint8:
+        pixels = np.rint(pixels.astype(np.float64) * (255.0 / most)).astype(np.uint8)
+    pixels = np.ascontiguousarray(pixels)
+    if pixels.shape[2] == 4:
+        return _to_rgb(Image.fromarray(pixels, "RGBA"))
+    return pixels if pixels.shape[2] == 3 else np.repeat(pixels, 3, axis=2)
 
 
 def inspect_image(
@@ -138,29 +175,10 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
 # -- opening
 
 
-class _WarningFilter:
-    """Suppresses Pillow warnings while any thread reads. All threads share one filter, because filters are global."""
-
-    def __init__(self) -> None:
-        self._lock, self._readers, self._filters = Lock(), 0, ExitStack()
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._lock:
-            if not self._readers:
-                self._filters.enter_context(warnings.catch_warnings())
-                warnings.filterwarnings("ignore", module=r"PIL\b|regard\.data\.images\.image_io")
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._readers -= 1
-                if not self._readers:
-                    self._filters.close()
+_suppress_warnings = partial(suppress_warnings, module=r"PIL\b|regard\.data\.images\.image_io")
 
 
-_suppress_warnings = _WarningFilter()
+_decoding_errors = partial(library_errors, "damaged image: cannot be decoded ({}).", truncated="truncated file: {}.")
 
 
 @contextmanager
@@ -168,8 +186,12 @@ def _open_image(
     source: str | bytes, place: Location | None, least: int, curious: bool = False
 ) -> Iterator[tuple[Image.Image, ImageInfo]]:
     """Decoded upright image and its properties; errors inside the context become `DataError` with the file name."""
-    decoding = library_errors("damaged image: cannot be decoded ({}).", truncated="truncated file: {}.")
-    with open_source(source, "image", place) as stream, _suppress_warnings(), decoding, _identify(stream) as image:
+    with (
+        open_source(source, "image", place) as stream,
+        _suppress_warnings(),
+        _decoding_errors(),
+        _identify(stream) as image,
+    ):
         yield _decode(image, least, curious)
 
 
@@ -249,6 +271,11 @@ def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     if _has_alpha(image):
         clear = image.convert("LA" if image.mode == "La" else "RGBA").convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", clear.size, (255, 255, 255, 255)), clear)
+    if image.mode == "LAB":
+        from PIL import ImageCms
+
+        lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        return np.array(ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB"))
     return np.array(image.convert("RGB"))
 
 
@@ -303,6 +330,8 @@ CGROUP_FILES = tuple(
 
 def free_memory() -> int:
     """Free memory of the machine, limited by the container, in bytes; 1 GiB if the free memory of the machine is unknown."""
+    from regard import capabilities  # imports torch, which reading images does not need
+
     machine = capabilities.free_memory()
     free = 2**30 if machine is None else machine
     for limit, usage, statistics in CGROUP_FILES:

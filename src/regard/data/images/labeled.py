@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from regard.data import file_samples
 from regard.data.file_discovery import CLASS_FILES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subfolder, match_files
 from regard.data.images.image_io import Color, read_mask
+from regard.data.memory_tables import table_folders
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text.files import Columns, read_lines, split_parallel
 from regard.data.text.tables import Samples, SkippedRow, format_list, iterate_all
@@ -172,6 +173,7 @@ DEPTH = replace(UNLABELED, columns=("image", "depth"), samples=iterate_depth_ima
 
 SEARCH_DEPTH = 3  # Number of folders to search: the folder of the masks and two parent folders.
 VOID = 255  # Index of ignored pixels; therefore at most 255 classes.
+VOID_VALUES = frozenset((255, 65535))  # Values of void pixels in 8-bit and 16-bit masks.
 VOID_NAMES = ("void", "ignore", "ignored", "unlabelled", "unlabeled", "don't care", "dontcare")
 JSON_KEYS = ("classes", "void", "colours", "colors")
 
@@ -227,7 +229,7 @@ def find_classes(entries: Sequence[str]) -> ClassMap | None:
     """Classes from a class file in the mask folder or the folder of the table; None if there is no file."""
     for entry in entries:
         sides = paired_folders(entry, "mask")
-        folder = os.path.dirname(os.path.expanduser(entry)) if sides is None else sides[1]
+        folder = table_folders(entry)[-1] if sides is None else sides[1]
         if (classes := find_classes_above(os.path.abspath(folder), 1 if sides is None else SEARCH_DEPTH)) is not None:
             return classes
     return None
@@ -250,10 +252,10 @@ def find_classes_above(folder: str, search_depth: int = SEARCH_DEPTH) -> ClassMa
 
 
 def infer_classes(values: Iterable[int]) -> ClassMap:
-    """Classes of masks without a class file: one class per value. The maximum 255 or 65,535 is void if the value below does
-    not occur and there are at least two other values: masks with only 0 and 255 have two classes."""
+    """Classes of masks without a class file: one class per value. The maximum 255 or 65,535 is void if there are at least two
+    other values: masks with only 0 and 255 have two classes."""
     there = sorted(set(values))
-    void = tuple(value for value in (255, 65535) if there[-1:] == [value] and value - 1 not in there and len(there) > 2)
+    void = tuple(value for value in VOID_VALUES if there[-1:] == [value] and len(there) > 2)
     kept = tuple(value for value in there if value not in void)
     return ClassMap(tuple(map(str, kept)), kept, void)
 
@@ -319,8 +321,6 @@ def _read_json(path: Path) -> ClassMap:
 
 # -- classes of the masks of a dataset
 
-VOID_VALUES = frozenset((255, 65535))  # Values of void pixels in 8-bit and 16-bit masks.
-
 
 def file_classes(path: str) -> ClassMap | None:
     """Classes from the class file of a mask or a point cloud; None without a file."""
@@ -337,12 +337,6 @@ def folder_classes(folder: str) -> ClassMap | None:
 def with_void_values(classes: ClassMap) -> ClassMap:
     """The classes with `VOID_VALUES` as void, unless the class file defines them."""
     return replace(classes, void=tuple({*classes.void, *VOID_VALUES} - set(classes.values)))
-
-
-def classes_from_numbers(labels: Sequence[str]) -> ClassMap:
-    """Classes of masks or point clouds without a class file: names are numbers."""
-    values = tuple(map(int, labels))
-    return ClassMap(tuple(labels), values, tuple(VOID_VALUES - set(values)))
 
 
 def _mask_labels(sample: ImageSample) -> Sequence[str]:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import io
 import logging
 import re
-import warnings
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from regard.data.file_discovery import COPY_AGAIN, FileFormatError, library_errors
 from regard.data.points.cloud import Columns, RawCloud, assemble_cloud, check_count, cloud_from_table, triangulate
+from regard.threads import suppress_warnings
 
 TRUNCATED = "The file is truncated or damaged."
 
@@ -284,8 +284,7 @@ def _read_text(rows: Sequence[str], first: int, element: PlyElement) -> Values:
     """Values of an element from the lines of a text file, `first` lines after the start."""
     element.check_size(element.count, len(rows) - first, "lines")
     rows, lines = rows[first : first + element.count], range(first + 1, first + element.count + 1)
-    lists = [name for name, kinds in element.properties.items() if len(kinds) > 1]
-    if not lists:
+    if all(len(kinds) == 1 for kinds in element.properties.values()):
         table = parse_rows(rows, lines, len(element.properties), f"per '{element.name}'")
         columns: Values = {}
         for values, (name, (kind, *_)) in zip(table.T, element.properties.items(), strict=True):
@@ -440,8 +439,6 @@ def read_stl(content: bytes) -> RawCloud:
 
 # -- GLB
 
-_trimesh_lock = Lock()  # The warning filter is global, so only one thread at a time may change and restore it.
-
 
 def read_glb(content: bytes) -> RawCloud:
     """Read all meshes of a scene with their transforms, as one mesh."""
@@ -451,13 +448,26 @@ def read_glb(content: bytes) -> RawCloud:
         problem = "reading .glb files requires trimesh, which is not installed."
         raise FileFormatError(problem, "Install trimesh: pip install trimesh") from error
     logging.getLogger("trimesh").addHandler(logging.NullHandler())  # errors are reported by FileFormatError instead
-    with library_errors("not a GLB file, or damaged ({})."), _trimesh_lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with library_errors("not a GLB file, or damaged ({})."), suppress_warnings():
         # process=False: vertices are not merged, and faces stay as in the file
         mesh: Any = trimesh.load(io.BytesIO(content), file_type="glb", force="mesh", process=False)
-        vertices, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
-        colors = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
+        return trimesh_to_cloud(mesh)
+
+
+def is_trimesh(item: Any) -> bool:
+    """True for a mesh, a point cloud or a scene of trimesh."""
+    trimesh: Any = sys.modules.get("trimesh")
+    return trimesh is not None and isinstance(item, (trimesh.Trimesh, trimesh.PointCloud, trimesh.Scene))
+
+
+def trimesh_to_cloud(item: Any) -> RawCloud:
+    """Vertices, colors and triangles of an object of trimesh; all meshes of a scene with their transforms, as one mesh."""
+    mesh = item if hasattr(item, "vertices") else item.to_mesh()
+    vertices = np.asarray(mesh.vertices, np.float64)
+    faces = np.asarray(mesh.faces if hasattr(mesh, "faces") else (), np.int64)
+    colors = np.asarray(mesh.visual.vertex_colors) if mesh.visual.kind == "vertex" else np.zeros(0)
     if not len(vertices):
         raise FileFormatError("the file contains no vertices.", "Export the file again, or remove the file.")
     triangles = triangulate(np.full(len(faces), 3), faces.ravel(), len(vertices))
-    return RawCloud(vertices, colors, faces=triangles if len(triangles) else None)
+    has_colors = len(colors) == len(vertices)
+    return RawCloud(vertices, colors[:, :3] if has_colors else None, faces=triangles if len(triangles) else None)

@@ -29,6 +29,7 @@ from regard.data import file_samples
 from regard.data.file_discovery import IMAGE_SUFFIXES, walk_files
 from regard.data.images.image_io import cache_bytes
 from regard.data.images.labeled import ClassMap, file_classes, find_classes_above, with_void_values
+from regard.data.memory_tables import table_folders
 from regard.data.points.cloud import COLUMN_NAMES, DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.reader import Reader, file_contents, file_key
@@ -135,8 +136,6 @@ def _read_entry(task: str, entry: str, columns: Columns = None) -> Samples[Cloud
 
 read_clouds, read_labeled_clouds = partial(_read_entry, "classify"), partial(_read_entry, "segment")
 read_unlabeled_clouds = partial(_read_entry, "")
-iterate_clouds = partial(iterate_all, read_clouds, "clouds", ADVICE["classify"])
-iterate_labeled_clouds = partial(iterate_all, read_labeled_clouds, "clouds", ADVICE["segment"])
 
 
 # -- classes of labeled points; labels below 0 are unknown and ignored
@@ -148,7 +147,7 @@ def find_cloud_classes(entries: Sequence[str]) -> ClassMap | None:
     """Classes from a file next to the point clouds or in a parent folder, or of a generated dataset; None if there are none."""
     for entry in entries:
         path = os.path.abspath(os.path.expanduser(entry))
-        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        folder = path if os.path.isdir(path) else table_folders(path)[-1]
         if (classes := _recipe_classes(entry) or find_classes_above(folder)) is not None:
             return classes
     return None
@@ -237,7 +236,7 @@ CLOUDS = Reader(
     unit="point clouds",
     columns=("cloud", "label"),
     sample_type=CloudSample,
-    samples=iterate_clouds,
+    samples=partial(iterate_all, read_clouds, "clouds", ADVICE["classify"]),
     inputs=read_unlabeled_clouds,
     split_key=_cloud_key,
     contents=file_contents,
@@ -248,7 +247,7 @@ CLOUDS = Reader(
 LABELED_CLOUDS = replace(
     CLOUDS,
     columns=("cloud",),
-    samples=iterate_labeled_clouds,
+    samples=partial(iterate_all, read_labeled_clouds, "clouds", ADVICE["segment"]),
     labels=_point_classes,
     keeps_label_order=True,  # written labels have the same class ids as the training labels
     label_source=lambda data: repr(find_cloud_classes(data)),

@@ -144,7 +144,8 @@ def _list_folder(folder: Path) -> list[str]:
 
 @contextmanager
 def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool, int]]:
-    """Stream of uncompressed bytes after a byte order mark, True if the file is gzipped, and the length of the mark."""
+    """Stream of uncompressed bytes after a byte order mark, True if the file is gzipped, and the length of the mark. Raise
+    `DataError` for a binary format or UTF-16."""
     try:
         with open(path, "rb") as plain:
             zipped = plain.peek(2)[:2] == _GZIP
@@ -153,7 +154,14 @@ def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool, int]]:
                 first = stream.peek(16)
             except _GZIP_ERRORS as error:
                 raise _gzip_error(path, 1, error) from error
-            _check_start(path, first, zipped)
+            for magic, kind in _BINARY_MAGIC.items():
+                if first.startswith(magic):
+                    unpack = "Export or unpack the file as plain text or gzip."
+                    advice = "Rename the file to .parquet." if "Parquet" in kind else unpack
+                    raise DataError(f"not a text file: the content is {kind}.", path, advice=advice)
+            if first.startswith(_UTF16):
+                advice = f"Convert the file: {_iconv_command(path, zipped, 'UTF-16')}"
+                raise DataError("expected UTF-8, got UTF-16.", path, 1, advice)
             mark = stream.read(len(_BOM)) if first.startswith(_BOM) else b""
             yield cast(BinaryIO, stream), zipped, len(mark)
     except OSError as error:
@@ -194,19 +202,6 @@ def _decode_block(path: Path, raw: bytes, number: int, offset: int, zipped: bool
 def _gzip_error(path: Path, line: int, error: Exception) -> DataError:
     advice = "Copy or download the file again. To test a gzip file, use gzip -t."
     return DataError(f"damaged gzip file ({error}).", path, line, advice)
-
-
-def _check_start(path: Path, first: bytes, zipped: bool) -> None:
-    """Raise `DataError` for a binary format or UTF-16."""
-    for magic, kind in _BINARY_MAGIC.items():
-        if first.startswith(magic):
-            advice = "Export or unpack the file as plain text or gzip."
-            if "Parquet" in kind:
-                advice = "Rename the file to .parquet."
-            raise DataError(f"not a text file: the content is {kind}.", path, advice=advice)
-    if first.startswith(_UTF16):
-        advice = f"Convert the file: {_iconv_command(path, zipped, 'UTF-16')}"
-        raise DataError("expected UTF-8, got UTF-16.", path, 1, advice)
 
 
 def _iconv_command(path: Path, zipped: bool, encoding: str) -> str:

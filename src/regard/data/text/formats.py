@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def _read_parquet(path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPa
                     for outer, *fields in columns:
                         array = batch.column(outer)
                         arrays.append(pyarrow.compute.struct_field(array, fields) if fields else array)
-                lists = [_to_list(path, array, name, number) for name, array in zip(names, arrays, strict=True)]
+                lists = [to_list(path, array, name, number) for name, array in zip(names, arrays, strict=True)]
                 for values in zip(*lists, strict=True):
                     number += 1
                     yield number, dict(zip(names, values, strict=True))
@@ -93,7 +93,8 @@ def _read_parquet(path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPa
         raise _parquet_error(path, error, number) from error
 
 
-def _to_list(path: Path, array: Any, name: str, rows_before: int) -> list[Any]:
+def to_list(path: Path | str, array: Any, name: str, rows_before: int) -> list[Any]:
+    """Values of an Arrow array; raise `DataError` for invalid UTF-8."""
     try:
         return list(array.to_pylist())
     except UnicodeDecodeError:
@@ -211,10 +212,14 @@ def read_schema(path: Path) -> Any:
 
 
 def read_class_names(path: Path, column: str) -> tuple[str, ...]:
+    """Class names of a column of a file; empty if missing."""
+    return parse_class_names(getattr(read_schema(path), "metadata", None), column)
+
+
+def parse_class_names(metadata: Mapping[bytes, bytes] | None, column: str) -> tuple[str, ...]:
     """Class names of a column from the metadata of the `datasets` library; empty if missing."""
-    metadata = getattr(read_schema(path), "metadata", None) or {}
     try:
-        feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]
+        feature = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]
         feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
         return tuple(map(str, feature["names"]))
     except (ValueError, LookupError, TypeError, AttributeError):

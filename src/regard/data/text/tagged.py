@@ -70,6 +70,7 @@ class TaggedSentence:
     tags: tuple[str, ...]  # empty for unlabeled inputs
     path: str = ""
     line: int = 0  # line of the first word
+    text: str = ""  # text that was split into the words; empty: the words separated by spaces
 
 
 def read_tagged(entry: str, columns: Columns = None, inputs_only: bool = False) -> tables.Samples[TaggedSentence]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.nn.attention.kv_cache import CrossCache, KVCache, StaticCache
+from regard.nn.attention.kv_cache import KVCache, StaticCache
 from regard.nn.attention.layouts import GridWindows
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.positions import BoundPosition
@@ -73,7 +73,7 @@ class Attention(RecordedModule):
         context: Float[Tensor, "B K C"] | None = None,
         *,
         mask: AttentionMask | None = None,
-        cache: KVCache | CrossCache | None = None,
+        cache: KVCache | None = None,
         at: Int[Tensor, "..."] | None = None,
         record: Record | None = None,
         position: BoundPosition | None = None,
@@ -95,19 +95,19 @@ class Attention(RecordedModule):
             x, mask, record = self.layout.gather(x, mask, record, ids)
         if self.is_cross:
             (q,), at = self.split_heads(self.q(x), 1), None  # keys of the context have their own positions
-            if isinstance(cache, CrossCache) and cache.kv is not None:
-                k, v = cache.kv
+            if cache is not None and cache.k is not None and cache.v is not None:
+                k, v = cache.k, cache.v
             elif context is None:
                 raise ValueError("Cross-attention requires a context, or a KV cache that contains the keys of one.")
             else:
                 k, v = self.split_heads(self.kv(context), 2)
-                if isinstance(cache, CrossCache):
-                    cache.kv = k, v
+                if cache is not None:
+                    cache.k, cache.v = k, v
         else:
             q, k, v = self.split_heads(self.qkv(x), 3)
             if position is not None:
                 q, k, v = position.position.rotate(q, k, v, position.position_ids)
-            if isinstance(cache, KVCache):
+            if cache is not None:
                 k, v = cache.extend(k, v, at)
         call = AttentionCall(q, k, v, self.scale, mask, at, self.dropout if self.training else 0.0, record=record)
         if position is not None and position.position.has_bias:
@@ -120,7 +120,7 @@ def _accepts_decode_step(
     attention: Attention,
     x: Tensor,
     mask: AttentionMask | None,
-    cache: KVCache | CrossCache,
+    cache: KVCache,
     at: Tensor | None,
     position: BoundPosition | None,
 ) -> bool:

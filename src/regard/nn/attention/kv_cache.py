@@ -18,7 +18,7 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 class KVCache:
-    """Keys and values (B, H, K, d) of self-attention."""
+    """Keys and values (B, H, K, d); None: none yet."""
 
     k: Tensor | None
     v: Tensor | None
@@ -122,14 +122,11 @@ class StaticCache(KVCache):
 
 
 @dataclass
-class CrossCache:
+class CrossCache(KVCache):
     """Keys and values of the context; None: not yet computed."""
 
-    kv: KeyValue | None = None
-
-    def select_rows(self, rows: Tensor) -> None:
-        if self.kv is not None:
-            self.kv = (self.kv[0].index_select(0, rows), self.kv[1].index_select(0, rows))
+    k: Tensor | None = None
+    v: Tensor | None = None
 
 
 @dataclass

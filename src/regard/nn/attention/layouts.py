@@ -56,9 +56,7 @@ class GridWindows:
             x = x.to(torch.get_autocast_dtype(x.device.type))  # before partitioning: half as many bytes are moved
         if grid.shift:
             assert ids is not None
-            mask = ids.memoize(
-                (), (grid,), lambda: Dense.from_table(cached_constant(WindowGrid.visible, grid, device=x.device))
-            )
+            mask = ids.memoize((), (grid,), lambda: Dense(cached_constant(WindowGrid.visible, grid, device=x.device)))
         if record is not None:
             record = functools.partial(grid.record, record)
         return grid.partition(x), mask, record

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import CrossCache, KVCache
+from regard.nn.attention.kv_cache import KVCache
 from regard.nn.attention.masks import AttentionMask, materialize
 from regard.nn.attention.positions import BoundPosition, PositionIds
 from regard.nn.kernels import local_attention as local
@@ -41,7 +41,7 @@ class LongformerAttention(Attention):
         context: Float[Tensor, "B K C"] | None = None,
         *,
         mask: AttentionMask | None = None,
-        cache: KVCache | CrossCache | None = None,
+        cache: KVCache | None = None,
         at: Int[Tensor, "..."] | None = None,
         record: Record | None = None,
         position: BoundPosition | None = None,

@@ -148,16 +148,6 @@ class Dense(AttentionMask):
     A table with fewer rows than the queries repeats: row b has the mask `table[b % len(table)]`."""
 
     table: Tensor
-    blocked: Tensor  # ~table, (B, 1, Q or 1, K).
-
-    @classmethod
-    def from_table(cls, table: Tensor) -> Dense:
-        return cls(table, ~table[:, None])
-
-    def for_rows(self, rows: int) -> Dense:
-        """The mask with one row of the table per row of the queries."""
-        repeats = rows // len(self.table) if len(self.table) > 1 else 1
-        return self if repeats == 1 else Dense.from_table(self.table.repeat(repeats, 1, 1))
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return self.table[b % len(self.table), q if self.table.shape[1] > 1 else torch.zeros_like(q), k]

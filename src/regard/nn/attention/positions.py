@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.errors import RegardError
+from regard.errors import InputError
 from regard.nn.kernels.linear import Linear
 
 SinusoidLayout = Literal["halves", "interleaved"]
@@ -96,7 +96,7 @@ def make_absolute_position(config: Any) -> AbsolutePosition:
 def check_length(max_length: int | None, length: int) -> None:
     """Raise an error if `length` exceeds `max_length`, the number of positions (None: unlimited)."""
     if max_length is not None and length > max_length:
-        raise RegardError(
+        raise InputError(
             f"The model has {max_length} positions, but {length} are needed. Shorten the input, or generate fewer tokens."
         )
 

@@ -22,16 +22,21 @@ from regard.nn.kernels.dispatch import decode_step, match_causal
 from regard.nn.kernels.linear import Linear, linear, linear_activation
 from regard.nn.kernels.losses import linear_cross_entropy
 from regard.nn.kernels.table import Kernel, is_plain
-from regard.nn.recording import is_recording, uncompiled_while_recording
+from regard.nn.recording import is_recording, keep_state, recorded
 from regard.types import Body
 
 NormPlacement = Literal["pre", "post"]
 
+
+def quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
     "swish": F.silu,
     "tanh": torch.tanh,
 }
@@ -216,7 +221,7 @@ class Stack(nn.Module):
                 own.check(attention.heads, attention.width // attention.heads)
         self.has_bias = any(own is not None and own.has_bias for own in each)  # whether attention needs key positions
 
-    @uncompiled_while_recording
+    @recorded
     def forward(
         self,
         x: Float[Tensor, "B L D"],
@@ -240,6 +245,7 @@ class Stack(nn.Module):
             if at is None and isinstance(past, DynamicCache) and past.k is not None and past.k.shape[-2]:
                 raise ValueError("Relative positions with a filled KV cache require at or position_ids.")
             position_ids = PositionIds(at)
+        keep_state(self, x)
         for number, block in enumerate(self.blocks):
             more: dict[str, BoundPosition] = {}
             position: Any = self.position[number] if isinstance(self.position, nn.ModuleList) else self.position
@@ -247,6 +253,7 @@ class Stack(nn.Module):
                 more["position"] = BoundPosition(position, position_ids, _self_attention(block), number)
             own = None if cache is None else cache[number]
             x = block(x, context, mask=masks[number], context_mask=context_mask, cache=own, at=at, **more)
+            keep_state(self, x)
             if number in taps:
                 tapped.append(x)
         return self.norm(x), tuple(tapped)

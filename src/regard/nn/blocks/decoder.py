@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.errors import RegardError
+from regard.errors import InputError
 from regard.nn.attention.kv_cache import CrossCache, DynamicCache, LayerCache, StaticCache
 from regard.nn.attention.masks import (
     AttentionMask,
@@ -123,7 +123,7 @@ class DecoderState:
                 assert key_positions is not None
                 near = (key_positions > where - window)[:, None]
                 table = near if visible is None else visible & near
-            masks[window] = None if table is None else Dense.from_table(table)
+            masks[window] = None if table is None else Dense(table)
         return [masks[window] for window in self.window_sizes]
 
     def advance(self, steps: int) -> None:
@@ -186,7 +186,7 @@ class DecoderState:
             context.select_rows(rows)
         self.positions = self.positions.index_select(0, rows)
         if self.cross_mask is not None:
-            self.cross_mask = Dense.from_table(self.cross_mask.table.index_select(0, rows))
+            self.cross_mask = Dense(self.cross_mask.table.index_select(0, rows))
         if not self.aligned and len(self.positions):
             self.set_positions()
 
@@ -198,10 +198,10 @@ class DecoderState:
             assert isinstance(cache, StaticCache)
             tensors += [cache.k, cache.v, cache.write_columns if cache is caches[0] else None]
         if self.cross_mask is not None:
-            tensors += [self.cross_mask.table, self.cross_mask.blocked]
+            tensors.append(self.cross_mask.table)
         if self.beams is not None:
             tensors += [self.beams.ancestors, self.beams.identity, self.beams.key_positions]
-        tensors += [tensor for context in self.cross_caches for tensor in context.kv or ()]
+        tensors += [tensor for context in self.cross_caches for tensor in (context.k, context.v)]
         return [tensor for tensor in tensors if tensor is not None]
 
 
@@ -254,7 +254,7 @@ class IncrementalDecoder(TokenPredictor):
             [LayerCache() for _ in blocks],
             torch.zeros(len(prompt), dtype=torch.long, device=device),
             window_sizes or [0] * len(blocks),
-            None if context_mask is None else Dense.from_table(context_mask),
+            None if context_mask is None else Dense(context_mask),
             self.decoder.has_bias,
         )
         if max_cache_len is not None:
@@ -321,8 +321,7 @@ class DecoderOnly(IncrementalDecoder):
         assert mask is not None
         length, most, positions = batch.inputs.shape[1], self.position.max_length, batch.positions
         if positions is None and batch.packing is not None:
-            # padding after the last document may be longer than any document
-            positions = batch.packing.positions(length).clamp(max=None if most is None else most - 1, min=0)
+            positions = batch.packing.positions(length, most)
         elif positions is None:
             check_length(most, length)
             positions = torch.arange(length, device=batch.inputs.device)
@@ -345,7 +344,7 @@ class DecoderOnly(IncrementalDecoder):
         if lengths is not None and len(lengths):
             shortest, longest = map(int, lengths.aminmax())
         if shortest < 1 or longest > prompt.shape[1]:
-            raise RegardError(
+            raise InputError(
                 f"Prompt lengths must be between 1 and {prompt.shape[1]} tokens, got {shortest} to {longest}."
             )
         check_length(self.position.max_length, longest)
@@ -412,7 +411,7 @@ class CrossDecoder(IncrementalDecoder):
                 if context_mask is not None:  # cross-attention to a source without any valid position returns 0
                     v = v.masked_fill(~context_mask.any(-1)[:, :, None, None], 0.0)
                 # read at every step, so stored without gaps
-                caches[block] = CrossCache((k.contiguous(), v.contiguous()))
+                caches[block] = CrossCache(k.contiguous(), v.contiguous())
             layer.cross_cache = caches[block]
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)

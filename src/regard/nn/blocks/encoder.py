@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import RegardError
+from regard.errors import InputError
 from regard.nn.attention.masks import (
     AttentionMask,
     GlobalTokens,
@@ -78,11 +78,9 @@ class EncoderEmbedding(nn.Module):
         if batch.positions is not None:
             return batch.positions + self.position_offset
         if batch.packing is not None:
-            # padding after the last document may be longer than any document
-            places = batch.packing.positions(length).clamp(max=None if most is None else most - 1, min=0)
-            return places + self.position_offset
+            return batch.packing.positions(length, most) + self.position_offset
         if most is not None and length > most:
-            raise RegardError(
+            raise InputError(
                 f"The input has {length} tokens, but the model has {most} learned positions. Shorten the input."
             )
         if self.position_offset and batch.mask is not None:

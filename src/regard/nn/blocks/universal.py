@@ -22,7 +22,7 @@ from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
 from regard.nn.blocks.block import TransformerBlock, transformer_block
 from regard.nn.kernels.linear import Linear
-from regard.nn.recording import uncompiled_while_recording
+from regard.nn.recording import keep_state, recorded
 
 Mixing = Literal["convex", "accumulated"]
 HALTING_LR_SCALE = 0.05
@@ -144,7 +144,7 @@ class UniversalStack(nn.Module):
         """The block of each step; each step has a KV cache."""
         return [self.block] * self.depth
 
-    @uncompiled_while_recording
+    @recorded
     def forward(
         self,
         x: Float[Tensor, "B L D"],
@@ -161,6 +161,7 @@ class UniversalStack(nn.Module):
         """Final states, the states after the steps `taps` (from 0), and the output of adaptive computation time. `valid`:
         False at padding, which is ignored by adaptive computation time."""
         tapped: list[Tensor] = []
+        keep_state(self, x)
         rules = mask if isinstance(mask, Sequence) else [mask] * self.depth
         first = int(isinstance(self.times, SinusoidalPosition))  # the paper counts steps from 1
         times = self.times(torch.arange(first, first + self.depth, device=x.device))
@@ -171,6 +172,7 @@ class UniversalStack(nn.Module):
         def change(x: Tensor, number: int) -> Tensor:
             kept = None if cache is None else cache[number]
             x = self.block(x, context, mask=rules[number], context_mask=context_mask, cache=kept, at=at)
+            keep_state(self, x)
             if number in taps:
                 tapped.append(x)
             return x

@@ -12,30 +12,33 @@ from typing import Any, TypeVar
 import torch
 
 T = TypeVar("T")
+_switches = threading.RLock()  # The switches of cuDNN and of the garbage collector belong to the process.
 
 
 @contextmanager
 def cudnn_benchmark() -> Iterator[None]:
     """Enable cuDNN benchmarking, because a captured graph is replayed many times. Not with gradients: the selected
     kernels, and with them the rounding of results, may differ between runs."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before or not (torch.is_grad_enabled() or torch.backends.cudnn.deterministic)
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
+    with _switches:
+        before = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = before or not (torch.is_grad_enabled() or torch.backends.cudnn.deterministic)
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.benchmark = before
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """Disable the cyclic garbage collector: an older graph that is freed during a capture invalidates the capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    with _switches:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()
 
 
 @functools.cache

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -129,31 +130,6 @@ def _cpu_bfloat16_kernel(call: AttentionCall) -> str:
     return "sdpa_float32" if learns else "sdpa"
 
 
-# -- few queries, as in a decoding step
-
-
-def bmm_attention(call: AttentionCall) -> Tensor:
-    """`eager_attention` for few queries, with few operators: each is a kernel launch on a GPU."""
-    (B, H, Q, d), K = call.q.shape, call.k.shape[-2]
-    keys, values = call.k.reshape(B * H, K, d), call.v.reshape(B * H, K, -1)
-    bias, beta = call.q.new_empty(1, 1, 1), 0.0
-    if call.bias is not None:
-        bias, beta = call.bias.expand(B, H, Q, K).reshape(B * H, Q, K), 1.0
-    scores = torch.baddbmm(bias, call.q.reshape(B * H, Q, d), keys.transpose(1, 2), beta=beta, alpha=call.scale)
-    if call.mask is not None:
-        assert isinstance(call.mask, masks.Dense)
-        scores.view(B, H, Q, K).masked_fill_(call.mask.for_rows(B).blocked, torch.finfo(scores.dtype).min)
-    return torch.bmm(scores.softmax(-1), values).view(B, H, Q, -1)
-
-
-def _has_few_queries(call: AttentionCall) -> bool:
-    """Fused kernels are slower for few queries: on CUDA with masks, and on CPUs with many rows."""
-    q = call.q
-    if torch.is_grad_enabled() or q.shape[-2] > 16 or not (call.mask is None or isinstance(call.mask, masks.Dense)):
-        return False
-    return q.is_cuda or (q.device.type == "cpu" and q.shape[0] >= 8 and q.dtype != torch.bfloat16)
-
-
 # -- packed documents and sliding windows on CUDA
 
 
@@ -235,7 +211,7 @@ def supports_flash(q: Tensor) -> bool:
 def sdpa(call: AttentionCall) -> Tensor:
     q, k, v, scale, mask = call[:5]
     if call.bias is not None:
-        return _sdpa_with_bias(call, q.dtype)
+        return _sdpa_with_bias(call)
     whole = call.at is None and q.shape[-2] == k.shape[-2] and match_causal(mask) is not None
     if whole and not match_sliding_window(q, k, mask):
         if q.is_cuda:
@@ -244,32 +220,29 @@ def sdpa(call: AttentionCall) -> Tensor:
     if isinstance(mask, masks.Full) and q.is_cuda:
         return full_attention(q, k, v, scale, call.dropout, causal=False)
     allowed = bool_mask(q, k, mask, call.at)
-    with sdpa_kernel(SDPA_BACKENDS) if q.is_cuda else nullcontext():
+    with select_kernels(SDPA_BACKENDS) if q.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=call.dropout, scale=scale)
-    # for empty rows, CPU kernels return 0, but some CUDA kernels return the mean of all values
-    if allowed is not None and out.device.type != "cpu":
+    # for empty rows, CPU kernels return 0, but some CUDA kernels return the mean of all values; `Dense` has no empty rows
+    if allowed is not None and out.device.type != "cpu" and not isinstance(mask, masks.Dense):
         out = out.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
     return out
 
 
 def sdpa_float32(call: AttentionCall) -> Tensor:
     """`sdpa` computed in float32."""
-    if call.bias is not None:
-        return _sdpa_with_bias(call, torch.float32)
     return sdpa(call._replace(q=call.q.float(), k=call.k.float(), v=call.v.float())).to(call.v.dtype)
 
 
-def _sdpa_with_bias(call: AttentionCall, dtype: torch.dtype) -> Tensor:
-    form, position = (dtype, *call.q.shape[:3], call.k.shape[-2]), call.position
+def _sdpa_with_bias(call: AttentionCall) -> Tensor:
+    (q, k, v, scale), position = call[:4], call.position
     if position is None or not position.position.shared:
-        bias, empty = masked_bias(call, dtype)
+        bias, empty = masked_bias(call, q.dtype)
     else:
-        owners = position.position, call.mask
-        bias, empty = position.position_ids.memoize(owners, form, lambda: masked_bias(call, dtype))
-    q, k, v = call.q.to(dtype), call.k.to(dtype), call.v.to(dtype)
-    with sdpa_kernel(SDPA_BACKENDS) if q.is_cuda else nullcontext():
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=call.dropout, scale=call.scale)
-    return (out if empty is None else out.masked_fill(empty, 0.0)).to(call.v.dtype)
+        owners, form = (position.position, call.mask), (q.dtype, *q.shape[:3], k.shape[-2])
+        bias, empty = position.position_ids.memoize(owners, form, lambda: masked_bias(call, q.dtype))
+    with select_kernels(SDPA_BACKENDS) if q.is_cuda else nullcontext():
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=call.dropout, scale=scale)
+    return out if empty is None else out.masked_fill(empty, 0.0)
 
 
 def masked_bias(call: AttentionCall, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
@@ -279,7 +252,7 @@ def masked_bias(call: AttentionCall, dtype: torch.dtype) -> tuple[Tensor, Tensor
     assert call.bias is not None
     bias, lowest = call.bias.to(dtype), torch.finfo(dtype).min / 2
     if isinstance(call.mask, masks.Dense):
-        bias = bias.masked_fill(call.mask.blocked, lowest)
+        bias = torch.where(call.mask.table[:, None], bias, lowest)
         return bias if len(bias) in (1, len(call.q)) else bias.repeat(len(call.q) // len(bias), 1, 1, 1), None
     mask = bool_mask(call.q, call.k, call.mask, call.at)
     if mask is None:
@@ -287,9 +260,24 @@ def masked_bias(call: AttentionCall, dtype: torch.dtype) -> tuple[Tensor, Tensor
     return torch.where(mask, bias, lowest), ~mask.any(-1, keepdim=True)
 
 
+_sdpa_lock = threading.Lock()
+
+
+@contextmanager
+def _lock_while(switched: AbstractContextManager[Any]) -> Iterator[None]:
+    with _sdpa_lock, switched:
+        yield
+
+
+def select_kernels(backends: list[SDPBackend], set_priority: bool = False) -> AbstractContextManager[Any]:
+    """`sdpa_kernel` in one thread at a time, because its switches belong to the process."""
+    switched = sdpa_kernel(backends, set_priority)
+    return switched if torch.compiler.is_compiling() else _lock_while(switched)
+
+
 def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, causal: bool) -> Tensor:
     """Attention of full sequences on CUDA, causal or without a mask."""
-    with sdpa_kernel(_choose_backends(q, dropout, causal), set_priority=True):
+    with select_kernels(_choose_backends(q, dropout, causal), set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal, scale=scale)
 
 
@@ -333,7 +321,6 @@ ATTENTION_KERNELS = (
                or _cpu_bfloat16_kernel(call) == "eager"
            ), _eager, formula="eager_attention",
            gain="1.6 times as fast as sdpa for 197 keys in bfloat16 on a CPU (1.8 times in training)"),
-    Kernel("bmm", _has_few_queries, bmm_attention, formula="eager_attention", gain="1.2 % of GPT-2 generation on a CPU"),
     Kernel("varlen_short", lambda call: call.q.is_cuda and _is_varlen_short(call), varlen_short, formula="eager_attention",
            gain="44.6 % of Transformer-base training"),
     Kernel("varlen", lambda call: call.q.is_cuda and _is_varlen(call), varlen, formula="eager_attention",
@@ -390,7 +377,8 @@ def bool_mask(q: Tensor, k: Tensor, mask: masks.AttentionMask | None, at: Tensor
     if mask is None or isinstance(mask, masks.Full):
         return None
     if isinstance(mask, masks.Dense):
-        return mask.for_rows(q.shape[0]).table[:, None]
+        table, rows = mask.table[:, None], q.shape[0]
+        return table if len(table) in (1, rows) else table.repeat(rows // len(table), 1, 1, 1)
     if isinstance(mask, masks.Memoized):
         return mask.table((q.shape[0], q.shape[1], q.shape[-2], k.shape[-2]), at, q.device)
     places = torch.arange(q.shape[-2], device=q.device) if at is None else at

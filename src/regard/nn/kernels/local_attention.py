@@ -215,20 +215,25 @@ def _slice(line: range) -> slice:
     return slice(line.start, line[-1] + 1, line.step)
 
 
+ChunkFunction = Callable[..., tuple[Tensor, ...]]
+
+
 class _ChunkMap(torch.autograd.Function):
-    """(B, H, L, width) results of `function(number, chunk, *parts)` for all chunks. The first tensor has a row per query;
-    `sides`: the `Chunk.index` of each tensor. Results of a chunk are not stored: the backward pass computes them again."""
+    """(B, H, L, width) products of the factors `function(number, chunk, *parts)`, one or two matrices per head, for all
+    chunks. The first tensor has a row per query; `sides`: the `Chunk.index` of each tensor. Factors are not stored: the
+    backward pass computes them again."""
 
     @staticmethod
     def forward(
-        ctx: Any, function: Callable[..., Tensor], pattern: LocalPattern, width: int, sides: str, *tensors: Tensor
+        ctx: Any, function: ChunkFunction, pattern: LocalPattern, width: int, sides: str, *tensors: Tensor
     ) -> Tensor:
         ctx.save_for_backward(*tensors)
         ctx.settings = function, pattern, sides
         B, H, L, _ = tensors[0].shape
         out = tensors[0].new_empty(B, L, H, width).transpose(1, 2)  # the memory layout of linear layers
         for number, (chunk, parts) in enumerate(_iter_parts(pattern, sides, tensors)):
-            out[chunk.index("q")] = function(number, chunk, *parts)
+            first, *others = function(number, chunk, *parts)
+            out[chunk.index("q")] = first @ others[0] if others else first
         return out
 
     @staticmethod
@@ -242,8 +247,11 @@ class _ChunkMap(torch.autograd.Function):
         for number, (chunk, parts) in enumerate(_iter_parts(pattern, sides, tensors)):
             with torch.enable_grad():
                 leaves = [part.detach().requires_grad_() for part in parts]
-                out = function(number, chunk, *leaves)
-            added = torch.autograd.grad(out, leaves, gradient[chunk.index("q")])
+                factors = function(number, chunk, *leaves)
+            changes = [gradient[chunk.index("q")]]
+            if len(factors) > 1:
+                changes = [changes[0] @ factors[1].detach().mT, factors[0].detach().mT @ changes[0]]
+            added = torch.autograd.grad(factors, leaves, changes)
             for side, total, more in zip(sides, sums, added, strict=True):
                 total[chunk.index(side)] += more
         return None, None, None, None, *(total.to(x.dtype) for total, x in zip(sums, tensors, strict=True))
@@ -330,7 +338,7 @@ def chunked_attention(call: LocalCall) -> Tensor:
     """`local_attention` chunk by chunk: memory holds queries, keys, values and one chunk."""
     weights_of, dropout, seed = _ChunkWeights(call), call.dropout, int(torch.randint(2**62, ())) if call.dropout else 0
 
-    def attend(number: int, chunk: Chunk, q: Tensor, k: Tensor, v: Tensor, *far: Tensor) -> Tensor:
+    def attend(number: int, chunk: Chunk, q: Tensor, k: Tensor, v: Tensor, *far: Tensor) -> tuple[Tensor, ...]:
         if far:
             k, v = torch.cat((far[0], k), 2), torch.cat((far[1], v), 2)
         weights = weights_of(chunk, q, k)
@@ -338,7 +346,7 @@ def chunked_attention(call: LocalCall) -> Tensor:
             chance = torch.Generator(q.device).manual_seed(seed + number)
             kept = torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=chance)
             weights = weights * kept.div_(1.0 - dropout)
-        return weights @ v
+        return weights, v
 
     far = weights_of.global_kv
     return _chunk_map(attend, call.pattern, call.v.shape[-1], "qkk" + "g" * len(far), *call[:3], *far)
@@ -371,16 +379,16 @@ def local_attention_with_weights(call: LocalCall) -> Tensor:
     weights_of, (_, heads, length, _) = _ChunkWeights(call), q.shape
     num_global, far = weights_of.num_global, weights_of.global_kv
 
-    def weigh(number: int, chunk: Chunk, q: Tensor, k: Tensor, *far: Tensor) -> Tensor:
+    def weigh(number: int, chunk: Chunk, q: Tensor, k: Tensor, *far: Tensor) -> tuple[Tensor, ...]:
         weights, (columns, inside) = weights_of(chunk, q, torch.cat((*far, k), 2)), chunk.window_columns(q.device)
         near = weights[..., num_global:].gather(-1, columns.expand(*weights.shape[:3], -1))
-        return torch.cat((weights[..., :num_global], torch.where(inside, near, 0.0)), -1)
+        return (torch.cat((weights[..., :num_global], torch.where(inside, near, 0.0)), -1),)
 
-    def mix(number: int, chunk: Chunk, weights: Tensor, v: Tensor, *far: Tensor) -> Tensor:
+    def mix(number: int, chunk: Chunk, weights: Tensor, v: Tensor, *far: Tensor) -> tuple[Tensor, ...]:
         (columns, inside), near = chunk.window_columns(v.device), weights[..., num_global:]
         dense = v.new_zeros(*weights.shape[:3], v.shape[2])
         dense = dense.scatter_add(-1, columns.expand_as(near), torch.where(inside, near, 0.0))
-        return torch.cat((weights[..., :num_global], dense), -1) @ torch.cat((*far, v), 2)
+        return torch.cat((weights[..., :num_global], dense), -1), torch.cat((*far, v), 2)
 
     width, more = num_global + pattern.window.left + pattern.window.right + 1, "g" if far else ""
     weights = _chunk_map(weigh, pattern, width, "qk" + more, q, k, *far[:1])

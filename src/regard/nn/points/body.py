@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.capabilities import disable_compile
-from regard.errors import RegardError
+from regard.errors import InputError
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.points.knn import knn, knn_interpolation
 from regard.nn.points.packing import CloudSizes, farthest_point_sampling, lexicographic_order
@@ -260,7 +260,7 @@ class PointTransformer(Body):
         """Points of all point clouds as rows, and their offsets; without offsets, each row of the batch is a point cloud."""
         x, offsets = batch.inputs, batch.packing
         if x.ndim != 3 or x.shape[-1] != 3 + self.inputs or (offsets is not None and len(x) != 1):
-            raise RegardError(
+            raise InputError(
                 f"Expected points with {3 + self.inputs} values (x, y, z and {self.inputs} features) of shape (batch, "
                 f"points, {3 + self.inputs}), or (1, points, {3 + self.inputs}) with offsets, got {tuple(x.shape)}."
             )
@@ -270,7 +270,7 @@ class PointTransformer(Body):
                 "their offsets."
             )
         if not x.shape[0] * x.shape[1]:
-            raise RegardError("The batch contains a point cloud without points. Remove empty point clouds.")
+            raise InputError("The batch contains a point cloud without points. Remove empty point clouds.")
         if offsets is None:
             starts = torch.arange(len(x) + 1, device=x.device) * x.shape[1]
             offsets = Packing(starts, x.shape[1])

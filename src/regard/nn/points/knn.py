@@ -249,22 +249,18 @@ def _search_grid(
     wide, order = sizes.sum(1)[member].sort(stable=True)
     for rows, most in _batches_by_length(order, wide, max_pairs):
         some, which = torch.unique(member[rows], return_inverse=True)
-        listed = _expand_ranges(starts[some], sizes[some], max(most, k))[which]
+        # positions of the candidates of each cell, from nine sorted ranges; -1 after the last
+        ends = sizes[some].cumsum(1)
+        at = torch.arange(max(most, k), device=ends.device).expand(len(some), -1).contiguous()
+        part = torch.searchsorted(ends, at, right=True)
+        inside, part = part < 9, part.clamp_(max=8)
+        listed = torch.where(inside, at + (starts[some] - ends + sizes[some]).gather(1, part), -1)[which]
         none, listed = listed < 0, listed.clamp(min=0)
         asked = queries[pending[rows], None].unbind(-1)
         distances = squared_distance(asked, tuple(axis[listed] for axis in coordinates)).masked_fill_(none, torch.inf)
         best, found[pending[rows]] = smallest_k(distances, k, names[listed])
         sure[rows] = (best[:, -1].double().sqrt_() < reach[rows] * DISTANCE_TOLERANCE) | reach[rows].isinf()
     return sure
-
-
-def _expand_ranges(starts: Tensor, sizes: Tensor, wide: int) -> Tensor:
-    """Expand nine ranges per row to sorted positions, -1 after the last."""
-    ends = sizes.cumsum(1)
-    at = torch.arange(wide, device=starts.device).expand(len(starts), -1).contiguous()
-    which = torch.searchsorted(ends, at, right=True)
-    inside, which = which < 9, which.clamp_(max=8)
-    return torch.where(inside, at + (starts - ends + sizes).gather(1, which), -1)
 
 
 def _batches_by_length(order: Tensor, wide: Tensor, max_pairs: int) -> Iterator[tuple[Tensor, int]]:

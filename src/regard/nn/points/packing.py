@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard import capabilities
-from regard.errors import RegardError
+from regard.errors import InputError
 from regard.types import Packing
 
 MAX_PADDING_FACTOR = 2  # Maximum ratio of padded size to packed size for processing point clouds in one padded batch.
@@ -51,7 +51,7 @@ class CloudSizes:
             )
         for number, count in enumerate(counts):
             if count < 1:
-                raise RegardError(f"Point cloud {number} of the batch has no points. Remove empty point clouds.")
+                raise InputError(f"Point cloud {number} of the batch has no points. Remove empty point clouds.")
         return cls(counts)
 
     @property

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.nn.recording import keep_state, recorded
 from regard.nn.recurrent.score_attention import MultiplicativeScore, ScoreAttention, ScoreContext
 
 SQRT_HALF = math.sqrt(0.5)
@@ -120,6 +121,7 @@ class ConvStack(nn.Module):
         )
         self.out = WeightNormLinear(widths[-1], out)
 
+    @recorded
     def forward(
         self,
         x: Float[Tensor, "B L E"],
@@ -129,9 +131,9 @@ class ConvStack(nn.Module):
         taps: Collection[int] = (),
     ) -> tuple[Float[Tensor, "B L O"], tuple[Tensor, ...]]:
         """Final states, and the states after the blocks with the indices `taps`."""
-        embedded, x, tapped = x, self.into(x), []
+        embedded, x, tapped = x, keep_state(self, self.into(x)), []
         for number, block in enumerate(self.blocks):
-            x = block(x, embedded, valid, context, None if states is None else states[number])
+            x = keep_state(self, block(x, embedded, valid, context, None if states is None else states[number]))
             if number in taps:
                 tapped.append(x)
         return self.out(x), tuple(tapped)

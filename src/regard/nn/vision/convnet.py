@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.errors import RegardError
+from regard.errors import InputError, RegardError
+from regard.nn.recording import keep_state, recorded
 from regard.types import Batch, Body, BodyOutput
 
 FeatureMap = Float[Tensor, "B C h w"]
@@ -139,6 +140,14 @@ class PreActBlock(PostActBlock):
         return x + kept
 
 
+def check_images(x: Tensor, channels: int) -> None:
+    """Raise an error if x is not (B, C, H, W) with this number of channels."""
+    if x.ndim != 4 or x.shape[1] != channels or not x.shape[2] * x.shape[3]:
+        raise InputError(
+            f"Expected images of shape (batch, channels, height, width) with {channels} channels, got {tuple(x.shape)}."
+        )
+
+
 class Stem(nn.Module):
     """Convolution, `padding` zeros around its output, norm with ReLU, and pooling."""
 
@@ -149,11 +158,7 @@ class Stem(nn.Module):
         self.conv, self.norm, self.pool, self.padding = conv, norm, pool, padding
 
     def forward(self, x: Tensor) -> OutputMap:
-        if x.ndim != 4 or x.shape[1] != self.conv.in_channels:
-            raise RegardError(
-                "Expected images of shape (batch, channels, height, width) with "
-                f"{self.conv.in_channels} channels, got {tuple(x.shape)}."
-            )
+        check_images(x, self.conv.in_channels)
         x = self.conv(x)
         if self.padding:
             x = F.pad(x, [self.padding] * 4)
@@ -177,11 +182,12 @@ class ConvBody(Body):
         self.stages = nn.ModuleList(nn.Sequential(*blocks) for blocks in stages)
         self.norm = norm
 
+    @recorded
     def feature_maps(self, x: Tensor) -> list[Tensor]:
         """Feature maps after each stage, before the final norm."""
-        x, maps = self.stem(x.to(self.stem.conv.weight.dtype)), []
+        x, maps = keep_state(self, self.stem(x.to(self.stem.conv.weight.dtype))), []
         for stage in self.stages:
-            x = stage(x)
+            x = keep_state(self, stage(x))
             maps.append(x)
         return maps
 

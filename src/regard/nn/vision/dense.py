@@ -357,7 +357,9 @@ def relative_loss(
     target = torch.where(valid, target, 0.0)
     many = valid.sum((1, 2))
     left = standardize(prediction, valid) - standardize(target, valid)
-    size = _trimmed_sum(left.abs(), valid, keep_fraction)
+    ranked = torch.where(valid, left.abs(), torch.inf).flatten(1).sort(1).values
+    most = (many.double() * keep_fraction).floor()
+    size = torch.where(torch.arange(ranked.shape[1], device=ranked.device) < most[:, None], ranked, 0.0).sum(1)
     losses = (0.5 * size + alpha * _gradient_loss(left, valid)) / many.clamp(min=1)
     return torch.where(many > 0, losses, 0.0).sum(), (many > 0).sum()
 
@@ -413,13 +415,6 @@ def fit_scale_shift(
     varied = square > (EPSILON * means[0]).square()
     scale = torch.where(varied, product / torch.where(varied, square, 1.0), 0.0)
     return scale, means[1] - scale * means[0]
-
-
-def _trimmed_sum(sizes: DepthMaps, known: ValidMask, keep: float) -> Float[Tensor, "B"]:
-    """Sum of the smallest valid values, a fraction `keep` of them."""
-    ranked = torch.where(known, sizes, torch.inf).flatten(1).sort(1).values
-    most = (known.sum((1, 2)).double() * keep).floor()
-    return torch.where(torch.arange(ranked.shape[1], device=ranked.device) < most[:, None], ranked, 0.0).sum(1)
 
 
 def _gradient_loss(left: DepthMaps, known: ValidMask) -> Float[Tensor, "B"]:

@@ -16,11 +16,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.errors import RegardError
 from regard.nn.attention.layouts import GridPositionIds, WindowGrid, cached_constant
 from regard.nn.attention.positions import AttentionPosition, BoundPosition
-from regard.nn.blocks.block import Stack, init_normal_, to_autocast_dtype
+from regard.nn.blocks.block import Stack, to_autocast_dtype
 from regard.nn.kernels.linear import Linear
+from regard.nn.recording import keep_state, recorded
+from regard.nn.vision.convnet import check_images
 from regard.nn.vision.patches import PatchEmbedding
 from regard.types import Batch, Body, BodyOutput
 
@@ -99,26 +100,23 @@ class SwinBody(Body):
         self.stages, self.merges = nn.ModuleList(stages), nn.ModuleList(merges)
         self.dropout = nn.Dropout(dropout)
 
+    @recorded
     def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
         x = batch.inputs
-        if x.ndim != 4 or x.shape[1] != self.patches.channels or not x.shape[2] * x.shape[3]:
-            raise RegardError(
-                "Expected images of shape (batch, channels, height, width) with "
-                f"{self.patches.channels} channels, got {tuple(x.shape)}."
-            )
+        check_images(x, self.patches.channels)
         below, right = (-n % self.patches.patch for n in x.shape[2:])  # zeros up to a multiple of the patch size
         x = F.pad(x, (0, right, 0, below)) if below or right else x
         x, (height, width) = self.patches(x.to(self.patches.weight.dtype))
-        x = self.dropout(to_autocast_dtype(self.first(x)))
+        x = keep_state(self, self.dropout(to_autocast_dtype(self.first(x))))
         found: dict[int, Tensor] = {}
         for number, stage in enumerate(self.stages):
             if number:
-                x = self.merges[number - 1](x, height, width)
+                x = keep_state(self, self.merges[number - 1](x, height, width))
                 height, width = -(-height // 2), -(-width // 2)
             x, _ = stage(x, position_ids=GridPositionIds(height, width))
             if number in taps:
                 found[number] = x.unflatten(1, (height, width)).permute(0, 3, 1, 2)
-        sequence = self.norm(x)
+        sequence = self.norm(keep_state(self, x))
         return BodyOutput(sequence, sequence.mean(1), tuple(found[number] for number in taps))
 
     def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
@@ -129,10 +127,3 @@ class SwinBody(Body):
         """Remove all modules after the tap."""
         del self.merges[tap:], self.stages[tap + 1 :]
         self.norm = nn.Identity()  # type: ignore[assignment]
-
-
-def init_swin_weights(body: SwinBody) -> SwinBody:
-    """Initialize as Swin: weights and tables truncated N(0, 0.02), biases 0. Patch embeddings keep their larger
-    default, because a norm follows."""
-    init_normal_(body, 0.02, truncated=True)
-    return body

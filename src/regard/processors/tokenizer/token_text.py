@@ -4,11 +4,10 @@ prefix), their text and character spans, and incremental decoding."""
 from __future__ import annotations
 
 import codecs
-import json
 import unicodedata
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import decoders
@@ -40,11 +39,6 @@ DECODER_FORMATS = {
     "WordPiece": TokenFormat.WORDPIECE,
 }  # fmt: skip
 """Token format by the type of the decoder."""
-
-
-def component_state(component: Any) -> dict[str, Any]:
-    """JSON state of a tokenizer component, as in tokenizer.json."""
-    return {} if component is None else json.loads(component.__getstate__())
 
 
 _PLAIN_BYTES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

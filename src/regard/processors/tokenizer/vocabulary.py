@@ -22,7 +22,6 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import DataError, SettingError
-from regard.processors.tokenizer.token_text import component_state
 
 LONE_SURROGATE = "A text contains half of a character (a lone surrogate, usually caused by bytes that are not UTF-8)."
 CONTINUATION_PREFIX = "\ue000"
@@ -205,6 +204,11 @@ JIEBA_NOTE = (
 )
 
 CONVERT_ADVICE = "Save the tokenizer as tokenizer.json with the library that created the tokenizer."
+
+
+def component_state(component: Any) -> dict[str, Any]:
+    """JSON state of a tokenizer component, as in tokenizer.json."""
+    return {} if component is None else json.loads(component.__getstate__())
 
 
 def find_files(path: Path) -> tuple[Path, ...] | None:

@@ -85,12 +85,10 @@ class CaptionTransformer(CaptionDecoder):
         self.project = Linear(eyes.tap.channels, config.width)
         side = -(-config.image_size // eyes.tap.stride)
         self.places: Any = None
-        if config.image_positions != "none":
-            self.places = (
-                Sinusoid2d(config.width)
-                if config.image_positions == "sines"
-                else GridPosition(side, config.width, num_prefix_tokens=0)
-            )
+        if config.image_positions == "sines":
+            self.places = Sinusoid2d(config.width)
+        elif config.image_positions == "learned":
+            self.places = GridPosition(side, config.width, num_prefix_tokens=0)
 
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
         """Image features after self-attention, repeated for each caption."""

@@ -57,8 +57,7 @@ class ShowTell(CaptionRNN):
         """Teacher forcing; the output at the image is not used."""
         picture = self.encode_image(batch)[:, None]
         words = self.tokens(batch.require_decoder().inputs)
-        x = torch.cat([picture.to(words.dtype), words], 1)
-        states, _ = run_layer(self.lstm, self.dropout(x))
+        states, _ = run_layer(self.lstm, self.dropout(torch.cat([picture.to(words.dtype), words], 1)))
         return BodyOutput(self.dropout(states[:, 1:]))
 
     def state_sizes(self, batch: Batch) -> StateSizes:

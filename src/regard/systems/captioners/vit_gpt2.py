@@ -80,20 +80,6 @@ def build(config: Config) -> CaptionViT:
 
 
 OURS, THEIRS = "decoder.blocks.{n}.cross", "decoder.transformer.h.{n}"
-NAMES = NameTable(
-    entries=(
-        *(replace(item, native=f"eyes.body.{item.native}") for item in vision.vit_entries("encoder")),
-        layer("bridge", "enc_to_dec_proj"),
-        *gpt.decoder_entries("decoder.transformer"),
-        layer(f"{OURS}.norm", f"{THEIRS}.ln_cross_attn"),
-        *transposed_linear(f"{OURS}.inner.q", f"{THEIRS}.crossattention.q_attn"),
-        *transposed_linear(f"{OURS}.inner.kv", f"{THEIRS}.crossattention.c_attn"),
-        *transposed_linear(f"{OURS}.inner.out", f"{THEIRS}.crossattention.c_proj"),
-    ),
-    tied={"decoder.lm_head.weight": "decoder.transformer.wte.weight"},
-    drop=("encoder.pooler.*", *gpt.MASK_BUFFERS, "*.crossattention.bias", "*.crossattention.masked_bias"),
-)
-
 IGNORED_PART_KEYS = (
     "pruned_heads", "*_token_id", "cross_attention_hidden_size", "tie_encoder_decoder", "tf_legacy_loss", "typical_p",
     "use_bfloat16", "*_penalty", "*_tokens", "*no_repeat_ngram_size", "num_beam_groups", "num_return_sequences",
@@ -145,14 +131,6 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "width": {**_decoder_layout().write(fields), **tokens}, "encoder_config": encoder}
 
 
-def _check_class_token(config: Config) -> str:
-    reason = (
-        "Hugging Face format for ViT + GPT-2 requires a class token; the image encoder of this model has none "
-        "(model.encoder_config: class_token=False)."
-    )
-    return "" if config.encoder_config["config"]["class_token"] else reason
-
-
 PUBLISHED = PublishedLayout(
     model_type="vision-encoder-decoder",
     architecture="VisionEncoderDecoderModel",
@@ -168,8 +146,25 @@ PUBLISHED = PublishedLayout(
     after_read=_after_read,
     before_write=_before_write,
     extra_keys={"tie_word_embeddings": False},
-    names=NAMES,
-    check_layout=_check_class_token,
+    names=NameTable(
+        entries=(
+            *(replace(item, native=f"eyes.body.{item.native}") for item in vision.vit_entries("encoder")),
+            layer("bridge", "enc_to_dec_proj"),
+            *gpt.decoder_entries("decoder.transformer"),
+            layer(f"{OURS}.norm", f"{THEIRS}.ln_cross_attn"),
+            *transposed_linear(f"{OURS}.inner.q", f"{THEIRS}.crossattention.q_attn"),
+            *transposed_linear(f"{OURS}.inner.kv", f"{THEIRS}.crossattention.c_attn"),
+            *transposed_linear(f"{OURS}.inner.out", f"{THEIRS}.crossattention.c_proj"),
+        ),
+        tied={"decoder.lm_head.weight": "decoder.transformer.wte.weight"},
+        drop=("encoder.pooler.*", *gpt.MASK_BUFFERS, "*.crossattention.bias", "*.crossattention.masked_bias"),
+    ),
+    check_layout=lambda config: (
+        ""
+        if config.encoder_config["config"]["class_token"]
+        else "Hugging Face format for ViT + GPT-2 requires a class token; the image encoder of this model has none "
+        "(model.encoder_config: class_token=False)."
+    ),
 )
 
 DESCRIPTION = "ViT + GPT-2 captioning"

@@ -17,7 +17,6 @@ from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, 
 TOKENS: dict[str, Any] = {"vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4}
 MINI = sizes(256, 4, 4) | TOKENS
 
-
 HEADS = {
     "mlm": "MaskedLM",
     "classify": "SequenceClassification",
@@ -76,10 +75,7 @@ def encoder_entries(prefix: str, global_projections: bool = False, suffix: str =
     ours, theirs = "encoder.blocks.{n}", f"{prefix}.encoder.layer.{{n}}"
 
     def look(matrix: str, kind: str, *parts: str) -> NameEntry:
-        return entry(
-            f"{ours}.attend.inner.{matrix}.{{part}}",
-            *(f"{theirs}.attention.self.{name}{kind}.{{part}}" for name in parts),
-        )
+        return layer(f"{ours}.attend.inner.{matrix}", *(f"{theirs}.attention.self.{name}{kind}" for name in parts))
 
     reaching = (look("far_q", "_global", "query"), look("far_kv", "_global", "key", "value"))
     return (

@@ -30,7 +30,7 @@ from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
 from regard.systems.common.checkpoint import read_body
 from regard.systems.common.recurrent import RecurrentBody
-from regard.systems.common.system import System, TargetTokens
+from regard.systems.common.system import System, TargetTokens, reject
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import mismatch_error
 
@@ -64,10 +64,10 @@ class CaptionConfig(TargetTokens):
         name, known = self.encoder, self.encoder_config
         known = known if known.get("name", name) == name else {}
         if not {"name", "system", "config"} <= known.keys():
-            if self.encoder_folder is not None:
-                raise SettingError(
-                    f"model.encoder={name} is a folder. Folders work with 'regard train' and regard.build(), not here."
-                )
+            reject(
+                self.encoder_folder is not None,
+                f"model.encoder={name} is a folder. Folders work with 'regard train' and regard.build(), not here.",
+            )
             owner = index.presets().get(name)  # other systems are not imported
             searched = (owner,) if owner in ENCODER_SYSTEMS else ENCODER_SYSTEMS
             able = {preset: system for system in searched for preset in SYSTEMS[system].presets}
@@ -78,12 +78,12 @@ class CaptionConfig(TargetTokens):
             made = override(preset.config, changes, "model.encoder_config.")
             known = {"system": able[name], "config": as_dict(made)}
         system, config = known["system"], dict(known["config"])
-        if system not in self.encoder_systems:
-            advice = f" For {system}, use caption-fixed, caption-attend and caption-transformer."
-            raise SettingError(
-                f"model.encoder={name} is a model of the system '{system}'; this captioner supports "
-                f"{' or '.join(self.encoder_systems)}.{advice * (system in ENCODER_SYSTEMS)}"
-            )
+        advice = f" For {system}, use caption-fixed, caption-attend and caption-transformer."
+        reject(
+            system not in self.encoder_systems,
+            f"model.encoder={name} is a model of the system '{system}'; this captioner supports "
+            f"{' or '.join(self.encoder_systems)}.{advice * (system in ENCODER_SYSTEMS)}",
+        )
         if self.encoder_folder is None and name not in ENCODER_SYSTEMS:  # a preset is built for this image size
             config["image_size"] = self.image_size
         made = from_dict(SYSTEMS[system].config, config, "model.encoder_config.")
@@ -201,10 +201,10 @@ class EncoderPart:
             return {**resolved, "encoder": str(folder)}
         if not (folder.is_dir() or os.sep in name):
             return resolved  # not a folder: the config raises an error for an unknown preset
-        if "encoder_config" in resolved:
-            raise SettingError(
-                f"model.encoder_config cannot be set: {folder} contains its own config. Remove model.encoder_config."
-            )
+        reject(
+            "encoder_config" in resolved,
+            f"model.encoder_config cannot be set: {folder} contains its own config. Remove model.encoder_config.",
+        )
         try:
             system, encoder, _ = read_body(folder)
         except RegardError as error:
@@ -221,16 +221,15 @@ class EncoderPart:
     def check(self, config: CaptionConfig, pretrained: CaptionConfig | None, name: str) -> None:
         """Raise an error for encoder settings that contradict the origin of the weights: the preset `name`, or the folder
         `name` with a model of the config `pretrained`."""
-        if pretrained is None and config.freeze_encoder and config.encoder_folder is None:
-            raise SettingError(
-                f"model.freeze_encoder=true would freeze the randomly initialized encoder '{config.encoder}' of {name}. "
-                "Use pretrained weights (--set model.encoder=FOLDER) or train the encoder "
-                "(--set model.freeze_encoder=false)."
-            )
-        if pretrained is not None and config.encoder != pretrained.encoder:
-            raise SettingError(
-                f"model.encoder cannot be changed: {name} contains its own image encoder. Remove model.encoder."
-            )
+        reject(
+            pretrained is None and config.freeze_encoder and config.encoder_folder is None,
+            f"model.freeze_encoder=true would freeze the randomly initialized encoder '{config.encoder}' of {name}. "
+            "Use pretrained weights (--set model.encoder=FOLDER) or train the encoder (--set model.freeze_encoder=false).",
+        )
+        reject(
+            pretrained is not None and config.encoder != pretrained.encoder,
+            f"model.encoder cannot be changed: {name} contains its own image encoder. Remove model.encoder.",
+        )
 
     def load(self, body: Any, config: CaptionConfig) -> list[str]:
         """Load the weights of the encoder folder into a new model; returns messages for the log."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from regard.config import from_dict
+from regard.data.store import try_lock
 from regard.errors import RunError
-from regard.index import METADATA_FILE, print_note, read_config_files
+from regard.index import LOCK_FILE, METADATA_FILE, print_note, read_config_files
 from regard.nn.blocks.block import SkipInit
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import find_checkpoint_system
@@ -55,6 +59,33 @@ def read_model_folder(folder: Path) -> Checkpoint:
     if not native:
         config, tensors = system.published.from_published(config, tensors)
     return Checkpoint(system, config, tensors, native, published, own)
+
+
+@contextmanager
+def writing(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """Context that writes a model into a new or empty folder, or replaces a saved model. A file, a run, and a folder with
+    other content are refused."""
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file. Choose another folder.")
+    if (
+        path.is_dir()
+        and any(path.iterdir())
+        and not (path / "config.json").exists()
+        and not (path / LOCK_FILE).exists()
+    ):
+        raise RunError(f"{path} is not empty and contains no model. Choose another folder.")
+    with suppress(OSError), (path / LOCK_FILE).open("rb") as file:
+        if try_lock(file.fileno(), path / LOCK_FILE, shared=True) is False:
+            raise RunError(f"{path} is in use by a run. Wait until the run ends, or choose another folder.")
+    with suppress(OSError, ValueError):
+        if "sources" in json.loads((path / METADATA_FILE).read_text(encoding="utf-8")):
+            raise RunError(f"{path} contains a run, which cannot be resumed without its files. Choose another folder.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield path
+    except OSError as error:
+        raise RunError(f"{path}: the model cannot be written ({error.strerror or error}).") from error
 
 
 def read_body(folder: Path) -> tuple[System, Any, Tensors]:

@@ -56,8 +56,7 @@ def decoder_entries(body: str = "transformer", tokens: str = "wte", positions: s
     )
 
 
-MASK_BUFFERS = ("*.attn.bias", "*.attn.masked_bias")
-"""Names of the causal masks that published files contain."""
+MASK_BUFFERS = ("*.attn.bias", "*.attn.masked_bias")  # Names of the causal masks that published files contain.
 
 HEAD_ENTRIES = (entry("head.classes.weight", "score.weight"), layer("head.choice", "multiple_choice_head.summary"))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.errors import WeightsError
 from regard.nn.attention.positions import SinusoidalPosition
-from regard.weights.tables import NameEntry, NameTable, Tensors
+from regard.weights.tables import NameTable, Tensors, entry, layer
 
 SHARED_EMBEDDING = "model.shared.weight"
 _BLOCK = {
@@ -29,13 +29,10 @@ _BLOCK = {
 
 MARIAN_NAMES = NameTable(
     entries=(
-        NameEntry("tokens.table.weight", (SHARED_EMBEDDING,)),
-        NameEntry("tokens.bias", ("final_logits_bias",)),
+        entry("tokens.table.weight", SHARED_EMBEDDING),
+        entry("tokens.bias", "final_logits_bias"),
         *(
-            NameEntry(
-                f"{{side}}.blocks.{{n}}.{ours}.{{part}}",
-                tuple(f"model.{{side}}.layers.{{n}}.{name}.{{part}}" for name in theirs),
-            )
+            layer(f"{{side}}.blocks.{{n}}.{ours}", *(f"model.{{side}}.layers.{{n}}.{name}" for name in theirs))
             for ours, theirs in _BLOCK.items()
         ),
     ),

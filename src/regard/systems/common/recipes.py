@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-Recipe = dict[str, dict[str, Any]]
-"""`{"train": {...}, "data": {...}, "decode": {...}}`"""
+Recipe = dict[str, dict[str, Any]]  # `{"train": {...}, "data": {...}, "decode": {...}}`
 
 
 @dataclass(frozen=True)
@@ -125,9 +124,7 @@ TRAIN: dict[str, dict[str, Any]] = {
     },
     # Zhao et al. use SGD with momentum 0.9 and weight decay 1e-4: 200 epochs of ModelNet40 at 0.05, 40,000 steps of S3DIS
     # at 0.5, both divided by 10 at 60 % and 80 %
-    "points": {
-        **_IMAGES, "epochs": 60, "grad_accum": 1, "lr": 2e-3, "warmup_steps": 0.05, "weight_decay": 0.05,
-    },
+    "points": {**_IMAGES, "epochs": 60, "grad_accum": 1, "lr": 2e-3, "warmup_steps": 0.05, "weight_decay": 0.05},
 }  # fmt: skip
 
 DATA: dict[str, dict[str, Any]] = {
@@ -150,8 +147,7 @@ DECODE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-TOKEN_SETTINGS = ("vocab_size", "tokenizer_type", "max_length")
-"""Settings of the group data."""
+TOKEN_SETTINGS = ("vocab_size", "tokenizer_type", "max_length")  # Settings of the group data.
 
 
 def get(name: str, data: dict[str, Any] | None = None, decode: dict[str, Any] | None = None, **changes: Any) -> Recipe:

@@ -50,8 +50,7 @@ class System:
     build: Callable[[Any], nn.Module]
     task_recipes: TaskRecipes
     published: PublishedLayout = NO_LAYOUT
-    part: EncoderPart | None = None
-    """Part that may come from another folder: the image encoder of captioning models."""
+    part: EncoderPart | None = None  # Part that may come from another folder: the image encoder of captioning models.
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -61,21 +60,6 @@ class System:
     def modality(self) -> str:
         """Input of the body: text, image or points."""
         return str(self.config.modality)
-
-    def unsupported_by_layout(self, config: Any) -> str:
-        """Reason why the config cannot be saved in Hugging Face format; empty if supported."""
-        layout = self.published
-        if layout.model_type:
-            found = {name: getattr(config, name) for name in layout.required}
-            if (reason := layout.check_layout(config)) or found == layout.required:
-                return reason
-            *others, last = (f"model.{name}={value}" for name, value in found.items())
-            listed = f"{', '.join(others)} and {last}" if others else last
-            return f"Hugging Face format for {layout.requirement}; this model has {listed}."
-        return (
-            "This system has no Hugging Face equivalent. Save the model in regard's native format with "
-            "model.save(folder), as 'regard train' does; regard.load() reads that format."
-        )
 
     def recipe(self, preset: Preset, task: str) -> Recipe:
         """Default settings of a preset for a task."""
@@ -97,128 +81,6 @@ class LazyTable(UserDict[str, System]):
 
 
 # -- configs
-
-FIELD_HELP: dict[str, str] = {
-    "width": "Hidden size (d_model, hidden_size, n_embd).",
-    "depth": "Number of layers (encoder layers in an encoder–decoder).",
-    "heads": "Number of attention heads.",
-    "ffn_dim": "Feed-forward size (d_ff, intermediate_size).",
-    "vocab_size": "Vocabulary size; set by the tokenizer.",
-    "max_length": "Maximum sequence length (max_position_embeddings).",
-    "position_embedding": "Absolute positions: learned, sinusoidal (halves or interleaved), or none.",
-    "relative_position": "Positions inside attention: none, rotary, rotary-halves (LLaMA layout), t5 or shaw.",
-    "type_vocab_size": "Number of segment (token type) embeddings.",
-    "dropout": "Dropout on sub-layer outputs and embeddings.",
-    "attention_dropout": "Dropout on attention weights.",
-    "head_dropout": "Dropout before the task head (classifier_dropout).",
-    "activation": "Activation function of the feed-forward layers.",
-    "norm_eps": "LayerNorm epsilon.",
-    "pooler": "Add a pooling layer on the first token.",
-    "pad_id": "Id of the padding token.",
-    "bos_id": "Id of the start token (bos_token_id).",
-    "eos_id": "Id of the end token.",
-    "mask_id": "Id of the mask token.",
-    "image_size": "Image side in pixels (square). Other sizes work with interpolated positions.",
-    "in_channels": "Input channels. 3: RGB.",
-    "stem_channels": "Output channels of the first convolution.",
-    "widths": "Channels per stage.",
-    "depths": "Encoder blocks per stage; the decoder has one per stage.",
-    "norm_groups": "Groups of GroupNorm.",
-    "feature_level": "Feature map to attend to, 0 (fine) to 3 (coarse). none: the final one.",
-    "decoder_depth": "Number of decoder layers.",
-    "norm_position": "LayerNorm placement: post (original) or pre, with a final norm.",
-    "encoder": "Image encoder: a preset (random weights) or a checkpoint folder (pretrained).",
-    "embedding_dim": "Embedding size, if different from the hidden size.",
-    "attention_dim": "Hidden size of the additive attention scorer. 0: feature size.",
-    "embedding_dropout": "Dropout on embeddings.",
-    "patch_size": "Patch side in pixels (hybrid: in feature-map cells).",
-    "backbone_depths": "Blocks per stage of the convolutional backbone.",
-    "ffn_dropout": "Dropout inside the feed-forward layers.",
-    "max_position_offset": "Training: random start of the positions, up to this value, for length generalization.",
-    "scale_embedding": "Multiply embeddings by √width.",
-    "num_steps": "Number of times the block is applied (without ACT).",
-    "step_embedding": "Step embedding: sinusoid or learned.",
-    "act": "Adaptive computation time (ACT): each position halts separately.",
-    "act_max_steps": "Maximum steps with ACT. 0: 2 × num_steps.",
-    "act_epsilon": "Halt when the cumulative probability exceeds 1 − this value.",
-    "act_mixing": "How ACT combines step states: convex or accumulated.",
-    "ponder_cost": "Weight of the ponder cost in the loss.",
-    "nsp": "Train next-sentence prediction as well.",
-    "pre_activation": "Pre-activation blocks: norm and ReLU before each convolution.",
-    "padding": "Padding of strided convolutions: even, or same (TensorFlow).",
-    "stem_same_padding": "TensorFlow SAME padding in the stem pooling.",
-    "output_stride": "Total stride of the last feature map.",
-    "image_positions": "Position embedding of image features: learned, sines or none.",
-    "encoder_config": "Overrides for the encoder preset, e.g. stem_stride=2; after loading, its full config.",
-    "freeze_encoder": "Freeze the image encoder.",
-    "project_features": "Extra tanh layer on the image features before scoring, as in the authors' code.",
-    "attention_penalty": "Weight λ of the doubly stochastic attention regularization. 0: off.",
-    "init_std": "Standard deviation of weight initialization. 0: scale by fan-in.",
-    "tie_embeddings": "Shared embeddings: none, source_target, or all (also the output layer).",
-    "source_vocab_size": "Source vocabulary size, if larger than the target's. 0: the same.",
-    "encoder_stages": "Encoder blocks as width x kernel x count.",
-    "decoder_stages": "Decoder blocks as width x kernel x count. Empty: as in the encoder.",
-    "output_dim": "Size of the last decoder state.",
-    "pos_att_type": "Terms of the scores besides content–content: content-to-position (c2p), position-to-content (p2c).",
-    "position_buckets": "Distances per side with a vector, half of them logarithmic buckets. 0: one per distance.",
-    "max_relative_positions": "Distances beyond this one have the last vector. 0: max_length.",
-    "share_att_key": "Project the vectors of distances with the matrices of queries and keys, not with separate ones.",
-    "norm_rel_ebd": "LayerNorm on the vectors of distances.",
-    "conv_kernel_size": "Kernel size of the convolution added to the first layer. 0: none.",
-    "conv_act": "Activation of the convolution.",
-    "legacy": "Names of the masked-language-modeling head in Hugging Face format as in BERT.",
-    "hybrid": "Use a convolutional backbone before the ViT.",
-    "out_layers": "Layers whose features feed the decoder.",
-    "neck_dims": "Channels of the four reassembled feature maps.",
-    "reassemble_factors": "Resolution of each feature map relative to the patch grid.",
-    "readout": "Use of the class token: project, add or ignore.",
-    "fusion_dim": "Channels of the fusion blocks.",
-    "fusion_batch_norm": "BatchNorm in the fusion blocks. none: on for segmentation, off for depth.",
-    "fusion_bias": "Bias in the fusion blocks. none: on without BatchNorm.",
-    "auxiliary_head": "Train an auxiliary segmentation head.",
-    "local_window": "Window of the banded layers (every second layer). 0: all layers dense.",
-    "num_colors": "Number of palette colors.",
-    "lm_head": "Output layer over colors; false for classifiers.",
-    "attention_window": "Attention window in tokens, both sides together; one value, or one per layer.",
-    "dilation": "Window dilation per head. Empty: 1.",
-    "undilated_layers": "Number of lowest layers without dilation.",
-    "local_attention": "Window of the local layers in tokens, both sides together.",
-    "global_every": "Every n-th layer, from the first, attends to all tokens.",
-    "global_rope_base": "Rotary base of the global layers.",
-    "local_rope_base": "Rotary base of the local layers.",
-    "classifier_pooling": "State for classification: first token (cls), or mean of all tokens.",
-    "classifier_activation": "Activation in the heads.",
-    "feature_dim": "Extra features per point: 3 for color, 3 for normals.",
-    "downsample": "Downsampling factor per stage; the first is 1.",
-    "num_neighbors": "Neighbors per point (k), per stage.",
-    "variant": "released (authors' code) or paper (equations).",
-    "share_planes": "Channels that share one attention weight (released variant).",
-    "point_order": "sorted: order-invariant sampling; given: start from the first point (authors' code).",
-    "has_decoder": "Include the decoder (segmentation); classification needs the encoder only.",
-    "block_type": "Residual block: basic or bottleneck.",
-    "stem_kernel": "Kernel size of the first convolution.",
-    "stem_stride": "Stride of the first convolution.",
-    "stem_pool": "3×3 max-pooling after the first convolution.",
-    "downsample_first_stage": "Downsample in the first stage too.",
-    "downsample_in_bottleneck": "Stride on the first 1×1 convolution of a bottleneck (paper), not on the 3×3.",
-    "cell": "Recurrent cell: rnn, gru or lstm.",
-    "bidirectional": "Bidirectional encoder; each direction has half the width.",
-    "reverse_source": "Feed the source in reverse order.",
-    "feed_context": "Feed the encoder's final state to every decoder step.",
-    "init_range": "Uniform initialization in ±this value. 0: scale by fan-in.",
-    "encoder_width": "Encoder hidden size per direction.",
-    "maxout_dim": "Size of the maxout layer before the output.",
-    "attention_score": "Attention score: additive, dot or general.",
-    "bias": "Use bias terms.",
-    "rotary_value": "Apply rotary positions to the values too.",
-    "window_size": "Window side, in patches.",
-    "mlp_ratio": "Feed-forward size as a multiple of the hidden size.",
-    "drop_path": "Stochastic depth rate of the last block; grows linearly from 0.",
-    "output_bias": "Add a bias to the output logits.",
-    "class_token": "Prepend a class token.",
-    "pool": "Image representation: first (class token) or mean.",
-}
-"""Help text by field. The string under a field of a config replaces the text of this table."""
 
 SIZE_FIELDS = (
     "width", "depth", "decoder_depth", "num_steps", "heads", "ffn_dim", "encoder_width", "embedding_dim", "output_dim",
@@ -243,7 +105,6 @@ class ModelConfig:
 
     modality: ClassVar[str] = "text"
     """Input of the body: text, image or points."""
-    help_texts: ClassVar[Mapping[str, str]] = FIELD_HELP
     optional_sizes: ClassVar[tuple[str, ...]] = ()
     """Fields of SIZE_FIELDS that may be 0."""
     head_std: ClassVar[float] = 0.02
@@ -285,11 +146,14 @@ class ModelConfig:
             "model.max_position_offset requires absolute positions; model.position_embedding is none.",
         )
         size, end = self.traits.vocab_size, self.traits.eos_id
-        if size and end is not None and not 0 <= end < size:
-            raise SettingError(f"model.eos_id must be between 0 and model.vocab_size - 1 ({size - 1}), got {end}.")
+        if size and end is not None:
+            reject(
+                not 0 <= end < size, f"model.eos_id must be between 0 and model.vocab_size - 1 ({size - 1}), got {end}."
+            )
         width, heads = values.get("width", 0), values.get("heads", 1)
-        if isinstance(heads, int) and width % heads:
-            raise SettingError(f"model.width={width} is not divisible by model.heads={heads}.")
+        reject(
+            isinstance(heads, int) and width % heads, f"model.width={width} is not divisible by model.heads={heads}."
+        )
         for name in FRACTION_FIELDS:
             reject(not 0 <= values.get(name, 0) < 1, f"model.{name} must be in [0, 1), got {values.get(name)}.")
         if relative.startswith("rotary"):

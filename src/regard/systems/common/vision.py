@@ -336,8 +336,7 @@ DPT_HEAD_ENTRIES = (
 
 # -- batch norms
 
-BATCH_COUNT = ".num_batches_tracked"
-"""Batch counter of BatchNorm: stored in published files, not used."""
+BATCH_COUNT = ".num_batches_tracked"  # Batch counter of BatchNorm: stored in published files, not used.
 
 
 def add_batch_counts(config: Any, tensors: Tensors) -> Tensors:

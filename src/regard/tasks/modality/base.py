@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,10 +12,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchSampler, BatchShape
+from regard.data.memory_tables import is_saved_file
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
-from regard.errors import DataError
-from regard.tasks.base import Encoded, EncodingContext, FieldRows, Inputs, Model
+from regard.errors import DataError, InputError, InputTypeError, name_places
+from regard.index import print_note
+from regard.tasks.base import Encoded, EncodingContext, FieldRows, Inputs, Model, is_file
 from regard.types import Batch
 
 if TYPE_CHECKING:
@@ -28,16 +29,21 @@ InputBatches = Iterator[tuple[np.ndarray, Batch]]
 """Index of the input of each row, and the batch; an input may have several rows."""
 
 
+FILE_TYPES = (str, bytes, bytearray, memoryview, os.PathLike)  # Path or contents of a file.
+
+
 class Modality(Protocol):
     """Inputs of one kind: text, image or points."""
 
     name: ClassVar[str]
+    noun: ClassVar[str]  # an input with its forms, for messages
     batch_unit: ClassVar[str]  # unit of the micro-batch budget and of the log
     settings: tuple[str, ...]  # task-specific settings with an effect for all objectives of this modality
     processor_files: ClassVar[tuple[str, ...]]  # files of the processor in a checkpoint folder
     default_batch_size: ClassVar[int] = 0
     """samples per micro-batch if `train.batch_size` is not set; 0: `train.batch_tokens` is the limit"""
     input_field: ClassVar[str]  # field of encoded inputs
+    has_text: ClassVar[bool] = False  # True if the processor includes a tokenizer
     reads_files: ClassVar[bool] = False  # True if samples are files that are read when a batch is built
     initial_processor: Any = None
     """processor of new models before it is fitted, if settings of the user may be invalid for it"""
@@ -143,7 +149,7 @@ def readable_batch(build: Callable[[np.ndarray], Batch], rows: Any, objective: O
             build(rows[place : place + 1])
             readable.append(place)
         except DataError as error:
-            warn_once(f"  warning: skipped: {error}")
+            print_note(f"  warning: skipped: {error}")
             last_error = error
     if 2 * len(readable) < len(rows):
         unit = objective.task.reader.unit
@@ -155,24 +161,34 @@ def readable_batch(build: Callable[[np.ndarray], Batch], rows: Any, objective: O
     return build(np.stack([rows[chosen, 0], rows[:, 1]], axis=1))
 
 
+def file_content(item: Any) -> str | bytes | None:
+    """Path of a file or the contents of a file, also of an open file; None for other values."""
+    if isinstance(item, str | os.PathLike):
+        return os.fsdecode(item)
+    if isinstance(item, bytes | bytearray | memoryview):
+        return bytes(item)
+    if not is_file(item):
+        return None
+    try:
+        if item.seekable():
+            item.seek(0)  # a second call reads the same
+        content = item.read()
+    except (AttributeError, OSError, ValueError) as error:
+        raise InputError(f"The file object cannot be read: {error}.") from error
+    if not isinstance(content, bytes):
+        raise InputTypeError("Expected a file in binary mode, got text. Open the file with mode 'rb'.")
+    return content
+
+
 def sample_ids(rows: np.ndarray) -> np.ndarray:
     """Sample indices of rows (B,) or (B, 2)."""
     return rows[:, 0] if rows.ndim == 2 else rows
 
 
-_warned: set[str] = set()
-
-
-def warn_once(line: str) -> None:
-    """Print a warning once per process."""
-    if line not in _warned:
-        _warned.add(line)
-        print(line, file=sys.stderr, flush=True)
-
-
 def sample_location(sample: Any) -> str:
     """File or table row of a sample, for messages."""
-    return sample.source or f"{sample.path}, row {sample.line}"
+    embedded = not sample.source or is_saved_file(sample.source, sample.path)
+    return name_places(f"{sample.path}, row {sample.line}") if embedded else sample.source
 
 
 def reservoir_sample(samples: Iterable[Any], max_samples: int, seed: int = 0) -> list[Any]:

@@ -5,13 +5,13 @@ Cropping, flipping and color jitter run on the device, so batches are small and 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import PIL.Image
 import torch
 from torch import Tensor, nn
 
@@ -20,12 +20,14 @@ from regard.data.images import image_io
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
-from regard.errors import RegardError
+from regard.errors import InputTypeError, RegardError
+from regard.index import print_note
 from regard.nn.blocks.heads import ClassifierHead
 from regard.processors.image import Augment, CaptionProcessor, ImageProcessor, augment_images, sample_params
 from regard.processors.palette import FILE, Palette
-from regard.tasks.base import EVAL_BATCH_SIZE, Encoded, EncodingContext, Inputs, Model
+from regard.tasks.base import EVAL_BATCH_SIZE, Encoded, EncodingContext, Inputs, Model, describe, is_file
 from regard.tasks.modality import base as modality
+from regard.tasks.modality.base import FILE_TYPES, file_content
 from regard.types import Augmentation, Batch
 
 TRAIN_SCALE = 8 / 7  # size factor of training images for random crops: 256 pixels for 224
@@ -40,6 +42,7 @@ class Image(modality.Modality):
     """Images, converted to pixels or to color ids of a palette."""
 
     name, batch_unit, input_field = "image", "images", "image"
+    noun = "an image (path, bytes, file, array, tensor or Pillow image)"
     reads_files = True
     processor_files: ClassVar[tuple[str, ...]] = ("preprocessor_config.json",)
     settings = ("train.batch_size",)
@@ -51,7 +54,9 @@ class Image(modality.Modality):
         self.whole, self.max_inputs = whole, max_inputs
 
     def is_single(self, inputs: Any) -> bool:
-        return isinstance(inputs, str | bytes | os.PathLike | np.ndarray) or hasattr(inputs, "convert")
+        if isinstance(inputs, np.ndarray | Tensor):  # of rank 4: a batch
+            return inputs.ndim < 4
+        return isinstance(inputs, (*FILE_TYPES, PIL.Image.Image)) or is_file(inputs)
 
     # -- processor
 
@@ -235,23 +240,28 @@ def eval_batch_size(pixels: ImageProcessor | Palette) -> int:
 
 
 def load_image(item: Any) -> np.ndarray:
-    """Load a path, the bytes of a file, a uint8 array (H, W, 3), or a Pillow image."""
+    """Load a path, the bytes of a file, an open file, an array or tensor of gray, RGB or RGBA pixels, or a Pillow image."""
     return load_image_and_size(item)[0]
 
 
 def load_image_and_size(item: Any) -> tuple[np.ndarray, Size]:
     """Image and its original height and width. Files above the pixel limit are downscaled, with a warning."""
-    if isinstance(item, np.ndarray):
-        if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
-            raise RegardError(f"Expected a uint8 array of shape (H, W, 3), got {item.dtype} {item.shape}.")
-        return item, (item.shape[0], item.shape[1])
-    if hasattr(item, "convert"):
-        picture = image_io.image_to_array(item)
+    source = file_content(item)
+    if source is None:
+        if isinstance(item, PIL.Image.Image):
+            picture = image_io.image_to_array(item)
+        elif isinstance(item, Tensor):
+            values = item.detach().cpu()
+            picture = image_io.pixels_to_rgb((values.float() if values.is_floating_point() else values).numpy(), True)
+        elif isinstance(item, np.ndarray):
+            picture = image_io.pixels_to_rgb(item)
+        else:
+            raise InputTypeError(f"Expected {Image.noun}, got {describe(item)}.")
         return picture, (picture.shape[0], picture.shape[1])
-    picture, facts = image_io.inspect_image(item if isinstance(item, bytes) else os.fspath(item), full=False)
+    picture, facts = image_io.inspect_image(source, full=False)
     if facts.downscaled:
-        modality.warn_once(
-            f"warning: {'image' if isinstance(item, bytes) else os.fspath(item)}: {facts.height:,} x {facts.width:,} pixels "
+        print_note(
+            f"warning: {'image' if isinstance(source, bytes) else source}: {facts.height:,} x {facts.width:,} pixels "
             f"exceed the limit of {image_io.MAX_PIXELS // 10**6} million pixels; decoded at {picture.shape[0]:,} x "
             f"{picture.shape[1]:,}."
         )

@@ -18,18 +18,30 @@ from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
 from regard.data.file_discovery import FileFormatError
-from regard.data.points.cloud import DEFAULT_POINTS, PointCloud, RawCloud, normalize_cloud
+from regard.data.points.cloud import DEFAULT_POINTS, PointCloud, RawCloud, normalize_cloud, sample_mesh
 from regard.data.points.cloud_files import read_cloud
+from regard.data.points.formats import is_trimesh, trimesh_to_cloud
 from regard.data.points.labeled import CloudCache, CloudSample
 from regard.data.settings import DataSettings
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
 from regard.data.text.files import existing_file
 from regard.decode.settings import DecodeSettings
-from regard.errors import DataError, RegardError
+from regard.errors import DataError, InputError, InputTypeError, RegardError
+from regard.index import print_note
 from regard.nn.points.body import point_cloud_head
 from regard.processors.points import FEATURES, FILE, PointAugment, PointProcessor, augment_points, sample_kept_points
-from regard.tasks.base import EVAL_BATCH_SIZE, LARGE_VALIDATION, Encoded, EncodingContext, Inputs, Model
+from regard.tasks.base import (
+    EVAL_BATCH_SIZE,
+    LARGE_VALIDATION,
+    Encoded,
+    EncodingContext,
+    Inputs,
+    Model,
+    describe,
+    is_file,
+)
 from regard.tasks.modality import base as modality
+from regard.tasks.modality.base import FILE_TYPES, file_content
 from regard.types import Batch, Packing
 
 MAX_INSPECTED = 32  # number of point clouds read to detect features and sizes
@@ -46,6 +58,7 @@ class Points(modality.Modality):
     """Point clouds, converted to coordinates and features of a number of points."""
 
     name, batch_unit, input_field = "points", "clouds", "cloud"
+    noun = "a point cloud (path, bytes, file, array, tensor or trimesh object)"
     reads_files = True
     processor_files = (FILE,)
     settings = (
@@ -62,7 +75,9 @@ class Points(modality.Modality):
         self.max_inputs = max_inputs
 
     def is_single(self, inputs: Any) -> bool:
-        return isinstance(inputs, str | bytes | os.PathLike | np.ndarray | PointCloud | Tensor)
+        if isinstance(inputs, np.ndarray | Tensor):  # of rank 3: a batch
+            return inputs.ndim < 3
+        return isinstance(inputs, (*FILE_TYPES, PointCloud)) or is_file(inputs) or is_trimesh(inputs)
 
     # -- processor
 
@@ -133,7 +148,7 @@ class Points(modality.Modality):
             if room > _cache(encoded).max_bytes:
                 return False
         if len(encoded) >= LARGE_VALIDATION:
-            modality.warn_once(f"  Reading {len(encoded):,} point clouds …")
+            print_note(f"  Reading {len(encoded):,} point clouds …")
         dropout = point_augmentation(encoded.context.data, points).point_dropout
         whole = points.count > 0 and not points.voxel and not points.block and not dropout
         for number in range(len(encoded)):
@@ -251,23 +266,26 @@ def prepare_clouds(encoded: Encoded, rows: np.ndarray) -> Iterator[tuple[np.ndar
 
 
 def open_cloud(item: Any, points: PointProcessor) -> PointCloud:
-    """Point cloud from a path, the bytes of a file, a `PointCloud`, or an array (N, 3 + F), with the features of the model in
-    the columns after x, y, z."""
-    if isinstance(item, Tensor):
-        item = item.detach().to("cpu", torch.float64).numpy()
-    if isinstance(item, PointCloud):
-        cloud = item
-    elif isinstance(item, np.ndarray):
-        cloud = cloud_from_array(item, points)
-    else:
-        source = item if isinstance(item, bytes) else os.fspath(item)
+    """Point cloud from a path, the bytes of a file, an open file, a `PointCloud`, an object of trimesh, or an array
+    (N, 3 + F), with the features of the model in the columns after x, y, z."""
+    source = file_content(item)
+    if source is not None:
         if isinstance(source, str) and parse_cloud_recipe(source) is None:
             existing_file(source)  # reports the most similar file name if the file is missing
         cloud = read_cloud(source, num_points=mesh_sample_count(points))
-    where = os.fspath(item) if isinstance(item, str | os.PathLike) else "point cloud"
+    elif isinstance(item, PointCloud):
+        cloud = item
+    elif isinstance(item, Tensor | np.ndarray):
+        rows = item.detach().to("cpu", torch.float64).numpy() if isinstance(item, Tensor) else item
+        cloud = raw_cloud(lambda: rows_to_cloud(rows, points), points)
+    elif is_trimesh(item):
+        cloud = raw_cloud(lambda: trimesh_to_cloud(item), points)
+    else:
+        raise InputTypeError(f"Expected {Points.noun}, got {describe(item)}.")
+    where = source if isinstance(source, str) else "point cloud"
     if cloud.num_dropped:
         points_dropped = "1 point" if cloud.num_dropped == 1 else f"{cloud.num_dropped:,} points"
-        modality.warn_once(f"warning: {where}: ignored {points_dropped} with NaN or infinite coordinates.")
+        print_note(f"warning: {where}: ignored {points_dropped} with NaN or infinite coordinates.")
     warn_missing_features(cloud, points, where)
     return cloud
 
@@ -276,7 +294,7 @@ def warn_missing_features(cloud: PointCloud, points: PointProcessor, source: str
     """Print a warning for features of the model that the point cloud lacks."""
     for name in points.features:
         if getattr(cloud, name) is None:
-            modality.warn_once(
+            print_note(
                 f"warning: {source}: the point cloud has no {name}, which this model uses; zeros are used instead."
             )
 
@@ -329,17 +347,23 @@ def pack_slices(sizes: Iterable[int], max_points: int = MAX_POINTS) -> Iterator[
         yield slice(first, last + 1)
 
 
-def cloud_from_array(rows: np.ndarray, points: PointProcessor) -> PointCloud:
+def raw_cloud(make: Callable[[], RawCloud], points: PointProcessor) -> PointCloud:
+    """Point cloud of an object in memory."""
+    try:
+        raw = make()
+        return normalize_cloud(raw if raw.faces is None else sample_mesh(raw, mesh_sample_count(points)))
+    except FileFormatError as error:
+        raise error.to_data_error("point cloud") from error
+
+
+def rows_to_cloud(rows: np.ndarray, points: PointProcessor) -> RawCloud:
     """Point cloud from an array (N, 3), or (N, 3 + F) with the features of the model."""
     if rows.ndim != 2 or rows.shape[1] not in (3, points.width):
         wanted = (
             "(N, 3)" if points.width == 3 else f"(N, 3), or (N, {points.width}) with {' and '.join(points.features)}"
         )
-        raise RegardError(f"Expected an array of shape {wanted}, got {rows.dtype} {rows.shape}.")
+        raise InputError(f"Expected an array of shape {wanted}, got {rows.dtype} {rows.shape}.")
     parts: dict[str, Any] = {}
     if rows.shape[1] > 3:
         parts = {name: rows[:, 3 + 3 * at : 6 + 3 * at] for at, name in enumerate(points.features)}
-    try:
-        return normalize_cloud(RawCloud(rows[:, :3], **parts))
-    except FileFormatError as error:
-        raise error.to_data_error("point cloud") from error
+    return RawCloud(rows[:, :3], **parts)

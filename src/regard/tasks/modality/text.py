@@ -47,7 +47,9 @@ class Text(Modality):
     """Texts, converted to token ids by a tokenizer."""
 
     name, batch_unit, input_field = "text", "tokens", "text"
+    noun = "a text"
     processor_files = ("tokenizer.json", "tokenizer_config.json")
+    has_text = True
 
     def __init__(self, tokenizer: str = "", head_tokens: bool = False, documents: bool = False) -> None:
         """`tokenizer`: kind of new tokenizers; `sentence` (BPE with start, end and padding tokens), `words`, `bytes` (byte
@@ -343,15 +345,22 @@ def run_body(body: Any, batch: Batch) -> SequenceOutput:
         return SequenceOutput(rows, lengths, last.view(*lengths.shape, -1), output)
     x = batch.inputs if batch.inputs.ndim == 3 else batch.inputs[:, None]
     S, K, L = x.shape
-    if batch.mask is None:
-        lengths = x.new_full((S, K), L)
+    if batch.mask is not None and batch.mask.dtype == torch.bool:  # padding on any side
+        mask = batch.mask.reshape(-1, L)
+        lengths, last = mask.sum(-1), L - 1 - mask.flip(-1).byte().argmax(-1)
     else:
-        lengths = (batch.mask.sum(-1) if batch.mask.dtype == torch.bool else batch.mask).view(S, K)
-    rows = Batch(x.flatten(0, 1), lengths.flatten(), text=batch.text.map(lambda table: table.reshape(-1, L)))
+        mask = x.new_full((S * K,), L) if batch.mask is None else batch.mask.flatten()
+        lengths, last = mask, mask - 1
+    lengths = lengths.view(S, K)
+    positions = (
+        batch.positions if batch.positions is None or batch.positions.ndim < 3 else batch.positions.flatten(0, 1)
+    )
+    text = batch.text.map(lambda table: table.reshape(-1, L))
+    rows = Batch(x.flatten(0, 1), mask, positions, text=text)
     output = body(rows)
     if output.pooled is not None:
         return SequenceOutput(rows, lengths, output.pooled.view(S, K, -1), output)
-    at = (lengths.flatten() - 1).clamp(min=0)[:, None, None].expand(-1, 1, output.sequence.shape[-1])
+    at = last.clamp(min=0)[:, None, None].expand(-1, 1, output.sequence.shape[-1])
     return SequenceOutput(rows, lengths, output.sequence.gather(1, at).view(S, K, -1), output)
 
 

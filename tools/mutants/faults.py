@@ -142,7 +142,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "a file is not flushed to the disk before it replaces another"),
     ("check-exit-code", "regard.cli:check", "1 if report.errors else 0", "0",
      "regard check leaves with 0 although the data has errors"),
-    ("answers-with-dropout", "regard.model:Model._eval_mode", "self.eval()", "pass",
+    ("answers-with-dropout", "regard.threads:EvalMode.__call__", "module.training = False", "pass",
      "a model in training mode predicts with dropout"),
 )  # fmt: skip
 

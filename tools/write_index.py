@@ -1,17 +1,23 @@
 """Generator of index.json, which `regard list` and the checks of names read instead of importing all systems.
 
-`python -m regard.runs.catalog` writes index.json; with `--check` the exit code is 1 if index.json is not up to date."""
+`python tools/write_index.py` writes index.json; with `--check` the exit code is 1 if index.json is not up to date."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import itertools
 import json
 import sys
+import tomllib
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from regard.config import describe
 from regard.index import INDEX_PATH
 from regard.runs.settings import GROUPS
-from regard.systems import SYSTEMS
+from regard.systems import SYSTEMS, common
 from regard.systems.common.system import System
 from regard.tasks import TASKS
 
@@ -68,6 +74,26 @@ def _preset_settings(system: System, name: str) -> dict[str, str]:
     return found
 
 
+def describe(cls: type[Any]) -> dict[str, str]:
+    """Help text of each field: the string under the field, otherwise the text of fields.toml."""
+    found = tomllib.loads(Path(common.__path__[0], "fields.toml").read_text(encoding="utf-8"))
+    for parent in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        found |= _field_docs(parent)
+    return {item.name: found[item.name] for item in dataclasses.fields(cls) if item.name in found}
+
+
+@cache
+def _field_docs(kind: type[Any]) -> dict[str, str]:
+    tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(kind)))
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    docs = {}
+    for field, text in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
+                docs[field.target.id] = " ".join(text.value.value.split())
+    return docs
+
+
 def _shorten(value: Any) -> str:
     text = str(value)
     return text if len(text) <= MAX_DEFAULT_CHARS else f"{text[: MAX_DEFAULT_CHARS - 2]} …"
@@ -80,7 +106,7 @@ def main() -> int:
         return 0
     if INDEX_PATH.exists() and INDEX_PATH.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{INDEX_PATH}: differs from the tables. Run: python -m regard.runs.catalog", file=sys.stderr)
+    print(f"{INDEX_PATH}: differs from the tables. Run: python tools/write_index.py", file=sys.stderr)
     return 1
 
 

@@ -1,4 +1,4 @@
-"""The deliberate faults of `tests/mutants` match the code, so that `make mutants` can apply them."""
+"""The deliberate faults of `tools/mutants` match the code, so that `make mutants` can apply them."""
 
 from __future__ import annotations
 

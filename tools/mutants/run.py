@@ -38,7 +38,18 @@ WALL = 900.0
 FIRST, REACH = 60, 3
 """Number of tests in the first run; the others follow only if these pass, because collecting many files takes longer than the
 tests. By recorded times, tests beyond REACH times the CPU seconds are not collected."""
-COPIED = ("src", "tests", "benchmarks", "docs", "examples", "pyproject.toml", "README.md", "CHANGELOG.md", "Makefile")
+COPIED = (
+    "src",
+    "tests",
+    "tools",
+    "benchmarks",
+    "docs",
+    "examples",
+    "pyproject.toml",
+    "README.md",
+    "CHANGELOG.md",
+    "Makefile",
+)
 """Parts of the project that tests read."""
 OPTIONS = ("-o", "addopts=", "-q", "-x", "-p", "no:cacheprovider", "-p", "mutants.plugin", "--timeout=0", "-rN")
 
@@ -101,7 +112,7 @@ class Worker:
         asked.write_text(json.dumps({"tests": tests, "seconds": seconds}))
         result.unlink(missing_ok=True)
         files = dict.fromkeys(test.partition("::")[0] for test in tests)
-        places = (self.folder / "src", self.folder / "tests")
+        places = (self.folder / "src", self.folder / "tools")
         environment = {**os.environ, "MUTANTS_CHOSEN": str(asked), "PYTHONPATH": os.pathsep.join(map(str, places))}
         command = [sys.executable, "-m", "pytest", *OPTIONS, f"--basetemp={temporary}", *files]
         with self.folder.with_name("output.txt").open("w") as output:
@@ -157,7 +168,8 @@ def _recorded(mutants: Sequence[Mutant], few: bool, processes: int) -> Path:
         if (folder / "key").exists():
             return folder
     shutil.rmtree(ROOT / ".mutants", ignore_errors=True)
-    paths = {path for mutant in mutants for path in record.importers(mutant.path, mutant.lines()[1])}
+    at_import = {mutant.path for mutant in mutants if mutant.lines()[1]}
+    paths = {mutant.path for mutant in mutants}.union(*map(record.importers, at_import))
     record.make(own, processes, sorted(paths) if few else ("regard/**/*.py",))
     return own
 

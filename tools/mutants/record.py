@@ -27,7 +27,7 @@ IMPORT = "import"
 """Context of lines that run when all modules are imported, including functions called during import."""
 MAIN = "regard.__main__"
 """Excluded from the import context, because importing this module starts the command line."""
-OWN = "tests/mutants/test_mutants.py"
+OWN = "tests/project/test_mutants.py"
 """Excluded test file: checks the fault patterns, and therefore fails for every fault without testing the product."""
 
 
@@ -36,7 +36,7 @@ def digest() -> str:
     found = hashlib.blake2b(digest_size=8)
     files = [*SOURCE.glob("regard/**/*"), *(ROOT / "tests").glob("**/*"), ROOT / "pyproject.toml"]
     for path in sorted(files):
-        if path.is_file() and path.suffix != ".pyc" and HERE not in path.parents:
+        if path.is_file() and path.suffix != ".pyc":
             found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     return found.hexdigest()
 
@@ -49,7 +49,7 @@ def make(folder: Path, processes: int, files: Iterable[str] = ("regard/**/*.py",
         "MUTANTS_FILES": ",".join(str(SOURCE / name) for name in files),
         "MUTANTS_FOLDER": str(folder.absolute()),
         "COVERAGE_PROCESS_START": str(HERE / "coveragerc"),
-        "PYTHONPATH": os.pathsep.join(map(str, (HERE / "site", ROOT / "tests", SOURCE))),
+        "PYTHONPATH": os.pathsep.join(map(str, (HERE / "site", HERE.parent, SOURCE))),
     }
     command = [sys.executable, "-m", "pytest", "-p", "mutants.plugin", "-n", str(processes), "--dist", "loadfile"]
     began = time.monotonic()
@@ -157,10 +157,8 @@ def package_imports() -> dict[str, set[str]]:
     return found
 
 
-def importers(path: str, indirect: bool = True) -> set[str]:
-    """A file of the package and, if `indirect`, all direct and indirect importers."""
-    if not indirect:
-        return {path}
+def importers(path: str) -> set[str]:
+    """A file of the package, and all direct and indirect importers."""
     start = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     found, waiting = {start}, [start]
     while waiting:
