@@ -42,7 +42,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'regard' has no attribute '{name}'")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "train":
+        from regard.index import help_text
+
+        found.__doc__ = f"{found.__doc__}\n{help_text()}"
+    return found
 
 
 def __dir__() -> list[str]:

@@ -323,8 +323,8 @@ def build(name: str, *, device: str | torch.device = "cpu", task: str | None = N
 
 
 def assemble(spec: ModelSpec, processor: Any = None, device: str | torch.device = "cpu") -> Model:
-    if spec.task.name not in spec.system.tasks:
-        raise UnknownNameError(f"task for {spec.system.name}", spec.task.name, spec.system.tasks)
+    if spec.task.name not in (tasks := spec.system.task_recipes.tasks):
+        raise UnknownNameError(f"task for {spec.system.name}", spec.task.name, tasks)
     with torch.device(device), SkipInit() if torch.device(device).type == "meta" else nullcontext():
         return Model(spec.system.build(spec.config), spec, processor)
 
@@ -399,7 +399,7 @@ def _load_stored(folder: Path, task: str | None) -> Model:
     decode = decode or from_dict(DecodeSettings, own.get("decode", usual), "decode.")
     model = assemble(ModelSpec(system, config, chosen, decode, str(folder), options, pad_id), processor, device="meta")
     model.notes += () if text is None else text.notes
-    tensors = convert_tensors(model, tensors, ours, same)
+    tensors = convert_tensors(model, [*model.weights()], tensors, ours, same)
     expected = {name: tensor.shape for name, tensor in model.weights().items()}
     missing, strange = [n for n in expected if n not in tensors], [n for n in tensors if n not in expected]
     if missing or strange:
@@ -424,7 +424,7 @@ def reload_weights(model: Model, folder: Path) -> None:
     tensors, native = read_checkpoint(folder), bool(unsupported_by_layout(model))
     if not native:
         _, tensors = model.spec.system.published.from_published(model.config, tensors)
-    model.load_weights(convert_tensors(model, tensors, native, same_task=True))
+    model.load_weights(convert_tensors(model, [*model.weights()], tensors, native, same_task=True))
     model.spec = replace(model.spec, source=str(folder))
 
 

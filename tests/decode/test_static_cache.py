@@ -13,7 +13,7 @@ import torch
 from regard.decode.cuda_graphs import _graph_caches, _round_up_rows
 from regard.decode.search import search
 from regard.errors import RegardError
-from regard.nn.kernels.topk import chunked_topk
+from regard.nn.kernels.losses import chunked_topk
 from regard.types import Batch, DecoderInputs
 from tiny import near, noise, tiny
 from toy_language_models import asked, fixed, small

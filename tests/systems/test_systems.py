@@ -19,7 +19,7 @@ from regard.errors import UnknownNameError, WeightsError
 from regard.model import Model, ModelSpec, assemble
 from regard.runs.info import info
 from regard.runs.settings import GROUPS, resolve
-from regard.systems import SYSTEMS, find_by_model_type, find_preset, find_system
+from regard.systems import SYSTEMS, find_checkpoint_system, find_preset, find_system
 from regard.systems.common.recipes import TaskRecipes
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions, LossWeights
@@ -91,7 +91,7 @@ def test_a_system_is_found_by_its_name_its_presets_and_its_published_type(name: 
     system = SYSTEMS[name]
     assert system.name == name and find_system(name) is system and system.description and system.presets
     if system.published.model_type:
-        assert find_by_model_type(system.published.model_type) is system
+        assert find_checkpoint_system({"model_type": system.published.model_type}, {}) is system
     for preset in system.presets:
         assert find_preset(preset) == (system, system.presets[preset])
         assert isinstance(system.presets[preset].config, system.config)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.nn.kernels.linear import recheck_packed
-from regard.nn.kernels.topk import chunked_topk
+from regard.nn.kernels.losses import chunked_topk
 from regard.types import Batch, StateSizes
 
 FinishReason = Literal["eos", "stop", "length", "context"]

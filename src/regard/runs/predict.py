@@ -301,7 +301,7 @@ def predict(
     ):
         return _stream(model, asked, decode)
     task, done, mask = model.task, 0, None
-    if task.input == "text" and task.name not in ("mlm", "lm") and model.processor is not None:
+    if model.config.traits.is_encoder and task.name != "mlm" and model.processor is not None:
         mask = model.processor.special_tokens_map().get("mask_token")
     size = 1 if said.interactive else min(chunk_size, model.objective.modality.max_inputs)
     while some := list(islice(asked, size)):

@@ -66,6 +66,7 @@ def new_spec(
                 raise SettingError(f"data.{key} cannot be set here: {name} brings its own tokenizer.")
         identity, processor = loaded.spec, loaded.require_processor()
         recipe = {**identity.system.task_recipes.finetuning.get(task.name, {}), "decode": as_dict(identity.decode)}
+        settings = resolve(recipe, overrides)
         # an existing head was trained without these special tokens
         if loaded.has_new_head and loaded.tokenizer is not None:
             processor = task.modality.build_processor(processor, loaded.config)
@@ -80,9 +81,8 @@ def new_spec(
                 f"Model '{name}' does not support task '{task.name}'. Supported: {', '.join(able)}. "
                 f"Try --model {task.default_model}."
             )
-        recipe, processor, start_config = system.recipe(preset, task.name), None, None
-        identity = ModelSpec(system, preset.config, task, source=name)
-    settings = resolve(recipe, overrides)
+        settings, processor, start_config = resolve(system.recipe(preset, task.name), overrides), None, None
+        identity = ModelSpec(system, preset.config, task, settings.decode, name)
     advice = {"vocab_size": " Set data.vocab_size.", "pad_id": "", "bos_id": "", "eos_id": "", "mask_id": ""}
     for key in settings.model:
         if key in advice and task.modality.has_text:

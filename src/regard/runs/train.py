@@ -17,7 +17,6 @@ from regard.config import checked
 from regard.data.memory_tables import Data, data_entries
 from regard.data.training_files import DataSources, LogFn
 from regard.errors import SettingError, UnknownFolderError
-from regard.index import help_text
 from regard.model import Model, assemble, load
 from regard.runs import spec
 from regard.runs.evaluate import small_sample_warning
@@ -131,8 +130,7 @@ train.__doc__ = f"""{train.__doc__}
     Raises subclasses of `regard.RegardError`: DataError for files and rows, SettingError for settings and devices,
     UnknownNameError for names of tasks and presets, RunError for a folder that exists or is in use, WeightsError for
     checkpoints, InputTypeError for arguments of other types, and Interrupted after a signal, when the run is saved.
-
-{help_text()}"""
+"""
 
 
 def _initial_model(order: spec.TrainSpec, prepared: PreparedData) -> tuple[Model, list[str]]:

@@ -56,14 +56,6 @@ def find_system(name: str) -> System:
     return SYSTEMS[name]
 
 
-def find_by_model_type(model_type: str) -> System:
-    """System for the `model_type` of a Hugging Face config.json."""
-    owners = index.model_types()
-    if model_type not in owners:
-        raise UnknownNameError("model_type", model_type, owners)
-    return SYSTEMS[owners[model_type]]
-
-
 def _reduce(system: System) -> Any:
     """A system of the table is pickled and copied by name: its functions are part of the code, not of a model."""
     if system.name in SYSTEMS and SYSTEMS[system.name] is system:
@@ -76,4 +68,8 @@ copyreg.pickle(System, _reduce)
 
 def find_checkpoint_system(published: Mapping[str, Any], own: Mapping[str, Any]) -> System:
     """System of a model folder with these contents of config.json and regard.json."""
-    return find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
+    kind, names = ("system", {name: name for name in SYSTEMS}) if own else ("model_type", index.model_types())
+    name = own["system"] if own else str(published.get("model_type"))
+    if name not in names:
+        raise UnknownNameError(kind, name, names)
+    return SYSTEMS[names[name]]

@@ -24,9 +24,11 @@ HEAD_DESCRIPTIONS = {
 """Purpose of head tensors, by a component of the tensor name."""
 
 
-def convert_tensors(model: Model, tensors: dict[str, Tensor], native: bool, same_task: bool) -> dict[str, Tensor]:
-    """Tensors by native names. All tensors of the body are required. If the checkpoint is for another task, its head is
-    ignored and a new head is initialized, both with a note."""
+def convert_tensors(
+    model: Model, wanted: list[str], tensors: dict[str, Tensor], native: bool, same_task: bool
+) -> dict[str, Tensor]:
+    """Tensors by the native names `wanted`; all tensors of the body are required. The head of a checkpoint for another
+    task is ignored, and a new head is initialized, both with a note."""
     names, tensors = model.spec.system.published.names, dict(tensors)
     own_name = (lambda name: [name]) if native else names.published_names
     for name, part in () if model.head is None else model.head.named_modules():
@@ -34,9 +36,9 @@ def convert_tensors(model: Model, tensors: dict[str, Tensor], native: bool, same
             found = [file_name for file_name in own_name(f"head.{name}.bias") if file_name in tensors]
             if any(bool(tensors[file_name].any()) for file_name in found):
                 part.bias = nn.Parameter(torch.zeros_like(part.weight[:, 0]))
+                wanted.append(f"head.{name}.bias")
             else:  # a bias of zeros has no effect
                 tensors = {file_name: tensor for file_name, tensor in tensors.items() if file_name not in found}
-    wanted = list(model.weights())
     new = [
         name
         for name in wanted

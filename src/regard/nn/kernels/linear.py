@@ -7,7 +7,6 @@ applies the activation to the sums, while the PyTorch kernel first copies the bi
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +92,8 @@ def _packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: s
         # not written by numpy if not float32; other changes affect many rows, so a sample is enough
         sample = own if own.dtype == torch.float32 else own[::16].float()
         # weighted by row and column, so that swapped rows change the checksum; one pass without a copy
-        checksum = float(sample @ _ramp(sample.shape[1]) @ _ramp(len(sample)))
+        by_row, by_column = (torch.linspace(0.5, 1.5, size) for size in sample.shape)
+        checksum = float(sample @ by_column @ by_row)
         if entry is None or entry.version != version or entry.checksum != checksum:
             rows = MAX_PACKED_ROWS if activation else x.numel() // x.shape[-1]
             entry = _PackedWeight(version, checksum, capabilities.pack_linear_weight(own, rows), _check_round[0])
@@ -101,12 +101,6 @@ def _packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: s
         entry.check_round = _check_round[0]
     kind = activation.partition("_")[0] or "none"
     return capabilities.packed_linear(x, entry.packed, bias, kind, PACKED_ACTIVATIONS[activation])
-
-
-@functools.cache
-def _ramp(count: int) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.linspace(0.5, 1.5, count)
 
 
 def recheck_packed() -> None:

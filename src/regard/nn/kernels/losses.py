@@ -1,4 +1,5 @@
-"""Losses as (sum, count), so that gradient accumulation and data parallelism divide once by the total count."""
+"""Losses as (sum, count), so that gradient accumulation and data parallelism divide once by the total count, and the highest
+logits of a vocabulary."""
 
 from __future__ import annotations
 
@@ -265,3 +266,32 @@ def _backward_autograd(ctx: Any, grad_output: Tensor | None, *second: Tensor | N
 
 
 _fused_op.register_autograd(_backward_autograd, setup_context=_setup_context)
+
+
+# -- highest logits
+
+CHUNK_SIZE = 64  # Tokens per chunk.
+
+
+def chunked_topk(
+    values: Float[Tensor, "R V"], k: int, sort_key: Float[Tensor, "R V"] | None = None
+) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
+    """The `k` highest values of each row, highest first, and their indices. `sort_key` has the order of the values.
+
+    The k highest values are in the k chunks with the highest maxima: the vocabulary is not sorted."""
+    rows, V = values.shape
+    k, chunks = min(k, V), V // CHUNK_SIZE
+    if chunks < 2 * k:
+        highest, tokens = values.topk(k)
+        return highest, tokens
+    sort_key = values if sort_key is None else sort_key
+    best = sort_key[:, : chunks * CHUNK_SIZE].view(rows, chunks, CHUNK_SIZE).amax(-1).topk(k).indices[..., None]
+    whole = values[:, : chunks * CHUNK_SIZE].view(rows, chunks, CHUNK_SIZE)
+    candidates = whole.gather(1, best.expand(-1, -1, CHUNK_SIZE)).flatten(1)
+    tokens = (best * CHUNK_SIZE + torch.arange(CHUNK_SIZE, device=values.device)).flatten(1)
+    rest = V - chunks * CHUNK_SIZE
+    if rest:  # the incomplete last chunk is always included
+        candidates = torch.cat([candidates, values[:, -rest:]], 1)
+        tokens = torch.cat([tokens, torch.arange(V - rest, V, device=values.device).expand(rows, -1)], 1)
+    highest, places = candidates.topk(k)
+    return highest, tokens.gather(1, places)
