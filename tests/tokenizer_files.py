@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import unicodedata
@@ -44,6 +45,13 @@ MARKED = (
 )  # fmt: skip
 
 TEXTS = [*PROSE, *HARD, *MARKED, *STORY.split("\n")[:4]]
+
+
+def plain(text: TextTokenizer) -> TextTokenizer:
+    """Copy of a tokenizer that reads special tokens in texts as plain text."""
+    made = copy.deepcopy(text)
+    made.split_special_tokens = True
+    return made
 
 
 def random_texts(count: int, seed: int) -> list[str]:
@@ -115,9 +123,7 @@ def same(texts: Sequence[str], found: Sequence[Any], expected: Sequence[Any]) ->
 def theirs_of(folder: Path, kind: str = "BertTokenizer", **settings: Any) -> Any:
     import transformers
 
-    theirs = getattr(transformers, kind).from_pretrained(folder, **settings)
-    theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is plain text
-    return theirs
+    return getattr(transformers, kind).from_pretrained(folder, **settings)
 
 
 def write_folder(text: TextTokenizer, folder: Path, kind: str) -> Path:

@@ -231,21 +231,22 @@ def predict(
     """Run a model on text, files or standard input.
 
     Exit code 2: some inputs failed."""
+    from regard.config import coerce
     from regard.decode.settings import apply_overrides
     from regard.runs.settings import collect_overrides
 
     renamed = parse_columns(columns)
     said = collect_overrides(overrides or ())
-    if said.keys() - {"decode"}:
-        raise RegardError(
-            f"'regard predict' only accepts decode.* settings, not {', '.join(said.keys() - {'decode'})}.*"
-        )
+    asked, split = said.pop("decode", {}), said.get("data", {}).pop("split_special_tokens", None)
+    if others := [f"{group}.{name}" for group, values in said.items() for name in values]:
+        supported = "decode.* settings and data.split_special_tokens"
+        raise RegardError(f"'regard predict' only accepts {supported}, not {', '.join(others)}.")
     if search is None and top_k is not None:
         raise RegardError("--top-k requires --search FILE.")
     if choices is not None and columns:
         raise RegardError("--choices cannot be combined with --columns: a table has a column of choices.")
-    if search is not None and (choices is not None or said):
-        raise RegardError("--search cannot be combined with --choices or --set. Allowed: --top-k, --columns.")
+    if search is not None and (choices is not None or asked):
+        raise RegardError("--search cannot be combined with --choices or --set decode.*. Allowed: --top-k, --columns.")
     check_model(folder, dtype)
     from regard.model import load
     from regard.runs import predict
@@ -253,14 +254,15 @@ def predict(
 
     found = None if search is None else predict.read_search_texts(search, renamed)
     model = load(folder, task=None if found is None else "embed", device=pick_device(device), dtype=dtype)
-    if model.dtype_note:
-        print_stderr(model.dtype_note)
+    print_stderr(model.dtype_note)
+    if split is not None:
+        model.require_tokenizer().split_special_tokens = coerce(split, bool, "data.split_special_tokens")
     if found is not None:
         failed = predict.search(model, inputs or [], found, top_k, json, PREDICT_CHUNK)
     elif choices is not None:
         failed = predict.choose(model, inputs or [], choices.split("|"), json)
     else:
-        decode = apply_overrides(model.spec.decode, said["decode"]) if said else model.spec.decode
+        decode = apply_overrides(model.spec.decode, asked)
         failed = predict.predict(model, inputs or [], decode, json, PREDICT_CHUNK, renamed or None, out)
     raise typer.Exit(2 if failed else 0)
 

@@ -18,6 +18,8 @@ class DataSettings:
     """Vocabulary size of the tokenizer to train."""
     tokenizer: str = ""
     """Existing tokenizer: tokenizer.json or a folder with vocabulary files. Empty: train one."""
+    split_special_tokens: bool | None = None
+    """true: special tokens in texts are plain text (untrusted input). none: as the checkpoint, else false."""
     max_length: int = 256
     """Maximum tokens per sample and side. Longer pairs are skipped, longer texts are truncated."""
     pair_order: PairOrder = "ordered"

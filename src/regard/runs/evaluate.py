@@ -27,6 +27,7 @@ from regard.types import Prediction, shorten
 
 ALLOWED_SETTINGS = (
     *(f"data.{name}" for name in ("pretokenized", "detokenize", "stride", "eval_samples", "depth_scale")),
+    "data.split_special_tokens",
     "train.batch_tokens",
     "train.precision",
 )
@@ -91,6 +92,8 @@ def evaluate(
     for note in filter(None, (*model.notes, model.dtype_note)):
         log(note)
     task, objective, processor = model.task, model.objective, model.require_processor()
+    if model.tokenizer is not None and made.data.split_special_tokens is not None:
+        model.tokenizer.split_special_tokens = made.data.split_special_tokens
     few = small_sample_warning(task, len(samples))
     log(f"warning: {few}." if few else task.reader.format_count(len(samples)))
     context = EncodingContext(processor, data=made.data, options=model.spec.options)

@@ -111,6 +111,7 @@ class Caption(base.Objective):
         *base.AUGMENT_SETTINGS,
         "data.vocab_size",
         "data.tokenizer",
+        "data.split_special_tokens",
         "data.max_length",
         "data.pretokenized",
         *base.GENERATION_SETTINGS,

@@ -71,6 +71,9 @@ def prepare(identity: Any, processor: Any, sources: DataSources, settings: Any, 
             log(modality.fit_message)
             processor = modality.fit_processor(files.samples(found, "read"), config, data)
         config = modality.fit_config(config, processor)
+    if modality.has_text and data.split_special_tokens is not None:
+        text = processor if task.input == "text" else processor.text
+        text.split_special_tokens = data.split_special_tokens
     limit = LengthLimit.from_settings(data, settings.train.batch_tokens, task, config)
     context = EncodingContext(processor, limit.max_length, data, options)
     encoded = objective.encode(valid, config, replace(context, cache={}))

@@ -10,7 +10,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -35,9 +35,11 @@ from regard.processors.tokenizer.vocabulary import (
     GPT1_UNKNOWN,
     LONE_SURROGATE,
     ROBERTA_MASK,
+    SPLIT_KEY,
+    Segmenter,
+    Units,
     build_word_level,
     component_state,
-    encode_units,
     find_files,
     read_tokenizer,
     split_units,
@@ -103,10 +105,15 @@ MAX_BATCH_CHARS = 4_000_000
 
 
 class TextTokenizer:
-    """Tokenizer for tasks. Encoding adds no special tokens: the tasks add them."""
+    """Tokenizer for tasks. Encoding adds no special tokens around a text: the tasks add them. The text of a special token
+    inside a text is this token, as in `transformers`, unless `split_special_tokens` is true."""
 
     def __init__(
-        self, backend: Tokenizer, declared_tokens: Mapping[str, str] | None = None, notes: Iterable[str] = ()
+        self,
+        backend: Tokenizer,
+        declared_tokens: Mapping[str, str] | None = None,
+        notes: Iterable[str] = (),
+        split_special_tokens: bool = False,
     ) -> None:
         """`declared_tokens` are the special tokens of a folder by their `transformers` keys (`mask_token`, …), `notes` are
         differences from the original tokenizer."""
@@ -114,7 +121,7 @@ class TextTokenizer:
         self.size = backend.get_vocab_size()
         self.backend.no_padding()
         self.backend.no_truncation()  # tasks truncate explicitly and report the truncation
-        self.backend.encode_special_tokens = True  # "</s>" in an input text is ordinary text, not the end token
+        self.split_special_tokens = split_special_tokens
         decoder = component_state(backend.decoder)
         self.word_mark = str(decoder.get("suffix") or decoder.get("prefix") or "")
         """suffix of the last token of a word, or prefix of tokens that continue a word; empty for other formats"""
@@ -123,12 +130,31 @@ class TextTokenizer:
             self.token_format = TokenFormat.PREFIXED_BYTES
         self._token_texts: dict[int, tuple[str, bool, bool]] = {}
         """text and word edges of the tokens shown so far: a prediction shows thousands of tokens"""
-        self.alphabet: dict[str, int] | None = None
-        """ids by character or word, for tokenizers of `from_characters` and `from_words`; None for other tokenizers"""
+        self.segmenter: Segmenter | None = None  # encoder of tokenizers of `from_characters` and `from_words`
         if isinstance(backend.model, models.WordLevel):
-            split = split_units(words=self.token_format is TokenFormat.WORDPIECE)
-            if component_state(backend.pre_tokenizer) == component_state(split):
-                self.alphabet = backend.get_vocab(with_added_tokens=False)
+            words = self.token_format is TokenFormat.WORDPIECE
+            if component_state(backend.pre_tokenizer) == component_state(split_units(words)):
+                self.segmenter = Units(backend.get_vocab(with_added_tokens=False), words)
+
+    @property
+    def split_special_tokens(self) -> bool:
+        """True if the text of a special token is plain text, for untrusted input."""
+        return bool(self.backend.encode_special_tokens)
+
+    @split_special_tokens.setter
+    def split_special_tokens(self, split: bool) -> None:
+        self.backend.encode_special_tokens = split
+        vars(self).pop("_plain_backend", None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State with the choice for special tokens, which the library does not pickle."""
+        state = {name: value for name, value in vars(self).items() if name != "_plain_backend"}
+        return state | {SPLIT_KEY: self.split_special_tokens}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        split = state.pop(SPLIT_KEY)
+        vars(self).update(state)
+        self.split_special_tokens = split
 
     @classmethod
     def train_sentence_bpe(cls, texts: Iterable[str], vocabulary: int) -> TextTokenizer:
@@ -192,9 +218,9 @@ class TextTokenizer:
             known = self.backend.token_to_id(token)
             if not token or (known is not None and known not in self.special_ids):
                 raise DataError(f"'{token}' cannot become a special token: the token is empty or an ordinary token.")
-        backend = Tokenizer.from_str(self.backend.to_str())
-        backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
-        return type(self)(backend, self.declared_tokens)
+        copy = self._copy()
+        copy.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
+        return TextTokenizer(copy, self.declared_tokens, split_special_tokens=self.split_special_tokens)
 
     def save(self, path: Path) -> None:
         write_file(path, self.backend.to_str(pretty=True))
@@ -204,9 +230,15 @@ class TextTokenizer:
         template = template or self.template
         if template_of(self.backend) == template:
             return self
-        backend = Tokenizer.from_str(self.backend.to_str())
-        backend.post_processor = template.post_processor(self.id_to_token)
-        return TextTokenizer(backend, self.declared_tokens)
+        copy = self._copy()
+        copy.post_processor = template.post_processor(self.id_to_token)
+        return TextTokenizer(copy, self.declared_tokens, split_special_tokens=self.split_special_tokens)
+
+    def _copy(self) -> Tokenizer:
+        """Copy of the backend."""
+        copy = Tokenizer.from_str(self.backend.to_str())
+        copy.encode_special_tokens = self.split_special_tokens
+        return copy
 
     def special_tokens_map(self) -> dict[str, str]:
         """Special tokens of this vocabulary by their `transformers` keys."""
@@ -239,15 +271,15 @@ class TextTokenizer:
 
     def fingerprint(self) -> str:
         """Hash of the tokenizer without post-processor: equal hashes mean equal token ids for any text."""
-        return blake2b(self._plain_backend.to_str().encode(), digest_size=16).hexdigest()
+        content = f"{SPLIT_KEY}={self.split_special_tokens} {self._plain_backend.to_str()}"
+        return blake2b(content.encode(), digest_size=16).hexdigest()
 
     @cached_property
     def _plain_backend(self) -> Tokenizer:
         """Copy without post-processor, because a post-processor can change the offsets of tokens."""
-        backend = Tokenizer.from_str(self.backend.to_str())
-        backend.post_processor = None
-        backend.encode_special_tokens = True
-        return backend
+        copy = self._copy()
+        copy.post_processor = None
+        return copy
 
     def id_to_token(self, token: int) -> str:
         """Token as in the vocabulary; an empty string for unknown ids."""
@@ -259,21 +291,53 @@ class TextTokenizer:
         return frozenset(i for i, token in self.backend.get_added_tokens_decoder().items() if token.special)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        if self.alphabet is not None:
-            return [encode_units(text, self.alphabet, self.token_format is TokenFormat.WORDPIECE) for text in texts]
-        return [item.ids for item in self._encode_batches(texts, self.backend.encode_batch_fast)]
+        if self.segmenter is None:
+            return [item.ids for item in self._encode_batches(texts, self.backend.encode_batch_fast)]
+        return self._encode_parts([self._split(text) for text in texts], self.segmenter.encode)
 
     def encode_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
         """Token ids and character spans. Spans exclude leading spaces; a part of a character has the span of the character."""
-        if self.alphabet is not None:
-            unit = re.compile(r"\S+" if self.token_format is TokenFormat.WORDPIECE else r"[\s\S]")
-            spans = ([match.span() for match in unit.finditer(text)] for text in texts)
-            return list(zip(self.encode(texts), spans, strict=True))
         rows = []
+        if self.segmenter is not None:
+            for text, ids in zip(texts, self.encode(texts), strict=True):
+                spans, at = list[Span](), 0
+                for place, part in enumerate(self._split(text)):
+                    own = [(0, len(part))] if place % 2 else self.segmenter.spans(part)
+                    spans += [(at + start, at + end) for start, end in own]
+                    at += len(part)
+                rows.append((ids, spans))
+            return rows
         for text, item in zip(texts, self._encode_batches(texts, self._plain_backend.encode_batch), strict=True):
             is_whitespace = None if self._whitespace_tokens is None else self._whitespace_tokens[item.ids]
             rows.append((item.ids, trim_spans(text, item.offsets, is_whitespace)))
         return rows
+
+    def _split(self, text: str) -> list[str]:
+        """Parts of a text: plain text at even places, special and other added tokens at odd places."""
+        return [text] if self.split_special_tokens or not self._added_ids else self._added_pattern.split(text)
+
+    @cached_property
+    def _added_ids(self) -> dict[str, int]:
+        """Ids of special and other added tokens."""
+        return {token.content: number for number, token in self.backend.get_added_tokens_decoder().items()}
+
+    @cached_property
+    def _added_pattern(self) -> re.Pattern[str]:
+        """Pattern with one group of special and other added tokens; at the same place, the longest token matches."""
+        return re.compile(f"({'|'.join(map(re.escape, sorted(self._added_ids, key=len, reverse=True)))})")
+
+    def _encode_parts(
+        self, rows: Sequence[Sequence[str]], encode: Callable[[list[str]], list[list[int]]]
+    ) -> list[list[int]]:
+        """Token ids of texts, each split into plain text at even places and added tokens at odd places."""
+        found = iter(encode([part for row in rows for part in row[::2]]))
+        return [
+            [
+                *next(found),
+                *(number for token in row[1::2] for number in (self.backend.token_to_id(token) or 0, *next(found))),
+            ]
+            for row in rows
+        ]
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
         """Token ids of split words, and the word index of each token; a word without tokens becomes the unknown token.
@@ -281,7 +345,9 @@ class TextTokenizer:
         Byte-level tokenizers encode each word with a leading space."""
         words = list(dict.fromkeys(chain.from_iterable(sentences)))  # each distinct word is encoded once
         space = " " if self.token_format.is_byte_level else ""
-        ids_of = dict(zip(words, self.encode([space + word.removeprefix(space) for word in words]), strict=True))
+        tokens = () if self.split_special_tokens else tuple(self._added_ids)  # no space before a special token
+        texts = [word if tokens and word.startswith(tokens) else space + word.removeprefix(space) for word in words]
+        ids_of = dict(zip(words, self.encode(texts), strict=True))
         unknown = self.special_id("unknown")
         for word in (word for word, ids in ids_of.items() if not ids):
             if unknown is None:
@@ -296,16 +362,15 @@ class TextTokenizer:
         ]
 
     def encode_masked(self, texts: Sequence[str]) -> list[list[int]]:
-        """Like `encode`, but the text of the mask token is encoded as the mask token."""
+        """Like `encode`, but the text of the mask token always is the mask token."""
         mask = self.special_id("mask")
-        if mask is None:
+        if mask is None or not self.split_special_tokens:
             return self.encode(texts)
         added = self.backend.get_added_tokens_decoder().get(mask)
-        parts = [text.split(self.id_to_token(mask)) for text in texts]
-        if added is not None and added.lstrip:  # the mask token includes the spaces before it
-            parts = [[*(part.rstrip() for part in row[:-1]), row[-1]] for row in parts]
-        ids = iter(self.encode([part for row in parts for part in row]))
-        return [[*next(ids), *(token for _ in row[1:] for token in (mask, *next(ids)))] for row in parts]
+        # the mask token may include the spaces before it
+        spaces = r"\s*" if added is not None and added.lstrip else ""
+        pattern = re.compile(f"{spaces}({re.escape(self.id_to_token(mask))})")
+        return self._encode_parts([pattern.split(text) for text in texts], self.encode)
 
     def starts_word(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """(L,) mask of the tokens that start a word, for whole-word masking. Special tokens are separate words.

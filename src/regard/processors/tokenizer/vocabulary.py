@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -41,21 +43,43 @@ def build_word_level(units: Collection[str], words: bool) -> Tokenizer:
     return backend
 
 
-def encode_units(text: str, alphabet: dict[str, int], words: bool) -> list[int]:
-    units = text.split() if words else text
-    try:
-        return [alphabet[unit] for unit in units]
-    except KeyError:
-        unknown = sorted(set(units) - set(alphabet), key=units.index)
+class Segmenter(Protocol):
+    """Encoder of texts without special tokens, for tokenizers that the `tokenizers` library does not compute."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text."""
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Start and end of each token of a text."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """One token per whitespace-separated word or per character. Other units are errors, which name them."""
+
+    alphabet: dict[str, int]
+    words: bool
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self._encode(text.split() if self.words else text) for text in texts]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        return [match.span() for match in re.finditer(r"\S+" if self.words else r"[\s\S]", text)]
+
+    def _encode(self, units: Sequence[str]) -> list[int]:
+        try:
+            return [self.alphabet[unit] for unit in units]
+        except KeyError:
+            unknown = sorted(set(units) - set(self.alphabet), key=units.index)
         more = len(unknown) - 1
         others = f" and {more} other{'s' if more > 1 else ''}" if more else ""
-        kind = "word" if words else "character"
-        code = "" if words else f" (U+{ord(unknown[0]):04X})"
+        kind = "word" if self.words else "character"
+        code = "" if self.words else f" (U+{ord(unknown[0]):04X})"
         raise DataError(
-            f"The tokenizer ({len(alphabet):,} {kind}s) does not contain the {kind} {unknown[0]!r}{code}{others}.",
+            f"The tokenizer ({len(self.alphabet):,} {kind}s) does not contain the {kind} {unknown[0]!r}{code}{others}.",
             advice=f"A {kind} tokenizer covers only the {kind}s of the training text. "
             "Byte-level tokenizers (data.tokenizer_type=byte_bpe) cover all text.",
-        ) from None
+        )
 
 
 def split_units(words: bool) -> pre_tokenizers.PreTokenizer:
@@ -185,6 +209,9 @@ ROBERTA_MASK = "<mask>"
 ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", ROBERTA_MASK)
 """Special in byte-level vocabularies even if undeclared: the merges of GPT-2 cannot produce these tokens."""
 
+SPLIT_KEY = "split_special_tokens"
+"""Key of tokenizer_config.json: true if special tokens in texts are plain text."""
+
 SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 STRIP_ACCENTS = "strip_accents"
@@ -219,8 +246,9 @@ def find_files(path: Path) -> tuple[Path, ...] | None:
     return next((files for files in choices if all(file.is_file() for file in files)), None)
 
 
-def read_tokenizer(path: Path, end: str) -> tuple[Tokenizer, dict[str, str], list[str]]:
-    """Tokenizer of tokenizer.json or of the vocabulary files of a folder, its declared special tokens, and notes.
+def read_tokenizer(path: Path, end: str) -> tuple[Tokenizer, dict[str, str], list[str], bool]:
+    """Tokenizer of tokenizer.json or of the vocabulary files of a folder, its declared special tokens, notes, and true if
+    special tokens in texts are plain text.
 
     The settings of tokenizer_config.json apply to a tokenizer.json as in `transformers`. `end` becomes a special token if a
     BPE vocabulary contains it."""
@@ -240,9 +268,9 @@ def read_tokenizer(path: Path, end: str) -> tuple[Tokenizer, dict[str, str], lis
     tokens = {name: token for name in SPECIAL_TOKEN_KEYS if (token := _token_content(settings.get(name))) is not None}
     kind = str(settings.get("tokenizer_class", ""))
     jieba = kind.startswith("RoFormerTokenizer")
-    notes = [JIEBA_NOTE] if jieba else []
+    notes, split = [JIEBA_NOTE] if jieba else [], bool(settings.get(SPLIT_KEY))
     if files:
-        return _build_tokenizer(files, settings, end), tokens, notes
+        return _build_tokenizer(files, settings, end), tokens, notes, split
     try:
         backend = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception for any file it cannot read
@@ -256,7 +284,7 @@ def read_tokenizer(path: Path, end: str) -> tuple[Tokenizer, dict[str, str], lis
     for token in tokens.values():
         if token not in special and backend.token_to_id(token) is not None:
             backend.add_special_tokens([_special_token(token)])
-    return backend, tokens, notes
+    return backend, tokens, notes, split
 
 
 def _build_tokenizer(files: tuple[Path, ...], settings: dict[str, Any], end: str) -> Tokenizer:

@@ -33,6 +33,7 @@ from regard.errors import DataError, SettingError
 from regard.files import write_json
 from regard.nn.blocks.heads import text_head
 from regard.processors.tokenizer.tokenizer import END, END_OF_TEXT, PAD, START, Role, TextTokenizer, TokenTemplate
+from regard.processors.tokenizer.vocabulary import SPLIT_KEY
 from regard.tasks import base
 from regard.tasks.modality.base import InputBatches, InputFields, Modality
 from regard.types import IGNORE, Batch, BodyOutput, TextFields
@@ -57,7 +58,7 @@ class Text(Modality):
         head. `documents`: texts are parts of documents, which decoders separate by an end token."""
         self.tokenizer, self.head_tokens, self.documents = tokenizer, head_tokens, documents
         size = () if tokenizer == "words" else ("data.vocab_size",)
-        self.settings = (*size, "data.tokenizer", "train.batch_tokens", "train.packing")
+        self.settings = (*size, "data.tokenizer", "data.split_special_tokens", "train.batch_tokens", "train.packing")
 
     def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, str)
@@ -103,6 +104,8 @@ class Text(Modality):
             text = text.with_template(TokenTemplate(marks.start, marks.delimiter, marks.extract))
         # The class is required: otherwise Hugging Face selects a tokenizer by the model type.
         found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.special_tokens_map()}
+        if text.split_special_tokens:
+            found[SPLIT_KEY] = True
         if config.traits.token_types > 1:  # otherwise Hugging Face ignores token types
             found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
         text.save(folder / "tokenizer.json")
