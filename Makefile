@@ -55,7 +55,7 @@ bench: .venv/ready-dev
 	touch $@
 
 .venv/ready-dev: .venv/ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,parity,parquet,clouds,hub]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,parity,parquet,clouds,hub,sentencepiece]'
 	touch $@
 
 clean:

@@ -43,7 +43,7 @@ class Tiny:
 class Numbers:
     """Tokenizer that reads "7 4 9" as the tokens 7, 4 and 9."""
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode(self, texts: Sequence[str], target: bool = False) -> list[list[int]]:
         return [[int(word) for word in text.split()] for text in texts]
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:

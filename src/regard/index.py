@@ -275,6 +275,7 @@ SNAPSHOT = re.compile(r"models--([^/\\]+)--([^/\\]+)[/\\]snapshots[/\\]\w+$")
 CONFIG_FILES = (
     "config.json", "generation_config.json", "regard.json", "tokenizer.json", "tokenizer_config.json", "vocab.json",
     "vocab.txt", "merges.txt", "special_tokens_map.json", "added_tokens.json", "preprocessor_config.json", "points.json",
+    "source.spm", "target.spm", "spm.model", "sentencepiece.bpe.model",
     "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json",
 )  # fmt: skip
 SAFETENSORS_FILES = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")

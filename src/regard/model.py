@@ -27,6 +27,7 @@ from regard.index import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, local_folder, p
 from regard.nn.blocks.block import SkipInit
 from regard.nn.kernels.linear import recheck_packed
 from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.processors.tokenizer.vocabulary import unread_files
 from regard.systems import find_preset
 from regard.systems.common.checkpoint import read_model_folder, writing
 from regard.systems.common.system import System
@@ -529,6 +530,8 @@ def _write_folder(model: Model, folder: Path, native: bool) -> Path:
     for name, value in exported.files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_json(folder / name, value)
+    if model.tokenizer is None and model.objective.modality.has_text and (others := unread_files(spec.source)):
+        print_note(f"note: {spec.source}: these tokenizer files are not supported and were not saved: {others}.")
     if model.processor is not None:
         model.objective.modality.save_processor(model.processor, spec.config, folder, export=True)
     return folder

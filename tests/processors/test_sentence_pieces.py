@@ -44,7 +44,7 @@ def test_ids_and_texts_of_marian_equal_transformers_in_five_scripts(kind: str, s
     same(TEXTS, [[*row, 0] for row in made.encode(TEXTS)], source)
     same(TEXTS, [[*row, 0] for row in made.encode(TEXTS, target=True)], target)
     same(TEXTS, made.decode(target), theirs.batch_decode(target, skip_special_tokens=True))
-    assert made.size == len(theirs) == max(map(max, source)) + 1
+    assert made.size == len(theirs)
     codes = theirs.convert_tokens_to_ids([">>fra<<", ">>rus<<"])
     assert [made.encode([f">>{name}<< the"])[0][0] for name in ("fra", "rus", "xyz")] == [
         *codes,

@@ -145,7 +145,7 @@ RUN = (
     "regard.explain", "regard.systems.transformer", "regard.decode.*", "regard.nn.*", "regard.training.distributed",
     *within("regard.systems.common", "checkpoint marian recipes system"),
     *within("regard.tasks", "base modality translate"), *within("regard.tasks.modality", "base text"),
-    *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
+    *within("regard.processors.tokenizer", "segmenters token_text tokenizer vocabulary"),
     *within("regard.data.batching", "padding samplers"),
     *within("regard.data", "file_discovery memory_tables reader store"),
     *within("regard.data.text", "files formats samples tables"),

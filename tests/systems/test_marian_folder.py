@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import regard
 from conftest import Cli, write_pairs
 from parity import peer_of
+from regard.index import CONFIG_FILES
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from sentence_piece_files import sentences, write_marian
 from tiny_text_models import train
@@ -53,21 +55,35 @@ def test_a_published_folder_translates_as_transformers(published: Path) -> None:
 def test_a_published_folder_is_explained(published: Path) -> None:
     model = regard.load(published)
     text = model.require_tokenizer()
-    found = model.explain("the cat sat", "быстрая лиса")
+    target = next(one for one in sentences(99) if text.encode([one]) != text.encode([one], target=True))
+    found = model.explain("the cat sat", target)
     keys = text.display_tokens([*text.encode(["the cat sat"])[0], 0])
-    rows = text.display_tokens([*text.encode(["быстрая лиса"], target=True)[0], 0])
-    assert (list(found.maps[0].columns), list(found.maps[0].rows)) == (keys, rows)
-    assert text.encode(["быстрая лиса"]) != text.encode(["быстрая лиса"], target=True)
+    rows = text.display_tokens([*text.encode([target], target=True)[0], 0])
+    assert (list(found.maps[0].keys), list(found.maps[0].queries)) == (keys, rows)
     assert model.explain("the cat").maps
 
 
 def test_a_published_folder_is_exported_and_loaded_again(published: Path, tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "out"
     assert cli("export", published, out).code == 0
-    assert {"source.spm", "target.spm", "vocab.json", "tokenizer_config.json"} <= {path.name for path in out.iterdir()}
+    files = {"source.spm", "target.spm", "vocab.json", "tokenizer_config.json"}
+    assert files <= {path.name for path in out.iterdir()} and files <= {*CONFIG_FILES}  # downloaded from the Hub, too
     model = regard.load(out)
     assert_same_translations(out, model)
     assert [one.value for one in model.predict(ASKED)] == [one.value for one in regard.load(published).predict(ASKED)]
+
+
+def test_tokenizer_files_that_are_not_supported_are_named(published: Path, tmp_path: Path, cli: Cli) -> None:
+    shutil.copytree(published, folder := tmp_path / "other", ignore=shutil.ignore_patterns("vocab.json", "target.spm"))
+    (folder / "spiece.model").write_bytes(b"")
+    done = cli("predict", folder, "the cat")
+    assert done.code == 2 and "source.spm, spiece.model" in done.err
+    done = cli("export", folder, tmp_path / "out")
+    assert done.code == 0 and "source.spm, spiece.model" in done.err and "note" in done.err
+    for path in folder.glob("s*"):
+        path.unlink()
+    done = cli("export", folder, tmp_path / "weights")
+    assert done.code == 0 and not done.err
 
 
 def test_a_published_folder_is_trained_further_and_lends_its_tokenizer(

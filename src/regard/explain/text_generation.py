@@ -100,7 +100,7 @@ def explain_translation(model: Model, source: str, target: str | None, at: None)
         answer = model.predict(source, num_return_sequences=1)
         translation, ids = str(answer.value), list(answer.extra["token_ids"])
     else:
-        translation, ids = target, text.encode([target])[0]
+        translation, ids = target, text.encode([target], target=True)[0]
     x = torch.tensor([[*text.encode([source.strip()])[0], config.eos_id]], device=model.device)
     inputs, outputs = [config.bos_id, *ids], [*ids, config.eos_id]
     batch = Batch(x, decoder=DecoderInputs(torch.tensor([inputs], device=model.device)))

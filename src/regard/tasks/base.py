@@ -448,8 +448,12 @@ def require_tokenizer(model: Model) -> TextTokenizer:
     """Tokenizer of the model. A missing tokenizer is an error."""
     text: TextTokenizer | None = model.processor if model.task.input == "text" else model.tokenizer
     if text is None:
+        from regard.processors.tokenizer.vocabulary import unread_files
+
+        others = unread_files(model.spec.source)
+        found = f" and no other supported tokenizer (found {others})" if others else ""
         raise RegardError(
-            f"{model.spec.source or 'this model'} has no tokenizer.json. Add the file to the model folder; "
+            f"{model.spec.source or 'this model'} has no tokenizer.json{found}. Add the file to the model folder; "
             "logits(ids) and states(ids) work without a tokenizer."
         )
     return text

@@ -43,7 +43,7 @@ class Translate(base.Objective):
     def encode(self, samples: Sequence[Pair], config: Any, context: base.EncodingContext) -> base.Encoded:
         """Source + end, and start + target + end. Pairs longer than the limit are skipped."""
         source = context.processor.encode([sample.source for sample in samples])
-        target = context.processor.encode([sample.target for sample in samples])
+        target = context.processor.encode([sample.target for sample in samples], target=True)
         limit = context.max_length
         fits = [len(s) <= limit and len(t) <= limit for s, t in zip(source, target, strict=True)]
         kept = [i for i, fit in enumerate(fits) if fit]
@@ -154,7 +154,7 @@ class Algorithmic(Translate):
         """Exact match and token accuracy in percent: in total, within the training lengths, and for longer questions."""
         samples, text = encoded.samples[: spec.max_samples], base.require_tokenizer(model)
         predictions = self.predict(model, [sample.source for sample in samples], spec.decode)
-        targets = text.encode([sample.target for sample in samples])
+        targets = text.encode([sample.target for sample in samples], target=True)
         outputs = [list(one.extra["token_ids"]) for one in predictions]
         pairs = list(zip(outputs, targets, strict=True))
         exact = np.array([ours == theirs for ours, theirs in pairs])

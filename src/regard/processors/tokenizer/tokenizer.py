@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_to
 
 from regard.errors import DataError, SettingError
 from regard.files import write_file
+from regard.processors.tokenizer.segmenters import LONE_SURROGATE, MarianPieces, Segmenter, Units
 from regard.processors.tokenizer.token_text import (
     DECODER_FORMATS,
     SENTENCE_DECODER,
@@ -27,17 +28,16 @@ from regard.processors.tokenizer.token_text import (
     trim_spans,
 )
 from regard.processors.tokenizer.vocabulary import (
+    ADDED_TOKEN_FIELDS,
+    ADDED_TOKENS_KEY,
     BERT_END,
     BERT_MASK,
     BERT_PAD,
     BERT_START,
     BERT_UNKNOWN,
     GPT1_UNKNOWN,
-    LONE_SURROGATE,
     ROBERTA_MASK,
     SPLIT_KEY,
-    Segmenter,
-    Units,
     build_word_level,
     component_state,
     find_files,
@@ -114,9 +114,10 @@ class TextTokenizer:
         declared_tokens: Mapping[str, str] | None = None,
         notes: Iterable[str] = (),
         split_special_tokens: bool = False,
+        pieces: MarianPieces | None = None,
     ) -> None:
         """`declared_tokens` are the special tokens of a folder by their `transformers` keys (`mask_token`, …), `notes` are
-        differences from the original tokenizer."""
+        differences from the original tokenizer, `pieces` the models of Marian, whose vocabulary is in `backend`."""
         self.backend, self.declared_tokens, self.notes = backend, dict(declared_tokens or {}), list(notes)
         self.size = backend.get_vocab_size()
         self.backend.no_padding()
@@ -130,8 +131,10 @@ class TextTokenizer:
             self.token_format = TokenFormat.PREFIXED_BYTES
         self._token_texts: dict[int, tuple[str, bool, bool]] = {}
         """text and word edges of the tokens shown so far: a prediction shows thousands of tokens"""
-        self.segmenter: Segmenter | None = None  # encoder of tokenizers of `from_characters` and `from_words`
-        if isinstance(backend.model, models.WordLevel):
+        self.pieces = pieces
+        self.segmenter: Segmenter | None = pieces
+        """encoder in place of `backend`, also for tokenizers of `from_characters` and `from_words`"""
+        if isinstance(backend.model, models.WordLevel) and pieces is None:
             words = self.token_format is TokenFormat.WORDPIECE
             if component_state(backend.pre_tokenizer) == component_state(split_units(words)):
                 self.segmenter = Units(backend.get_vocab(with_added_tokens=False), words)
@@ -201,7 +204,8 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> TextTokenizer:
-        """Load tokenizer.json, or a folder with tokenizer.json, vocab.txt (BERT), or vocab.json and merges.txt (GPT, RoBERTa).
+        """Load tokenizer.json, or a folder with tokenizer.json, vocab.txt (BERT), vocab.json and merges.txt (GPT, RoBERTa), or
+        SentencePiece models (Marian, DeBERTa, XLM-RoBERTa).
 
         RoFormer's jieba segmentation of Chinese words is not supported: the tokenizer is loaded as BERT's, with a note."""
         return cls(*read_tokenizer(Path(path), end=END_OF_TEXT))
@@ -218,27 +222,44 @@ class TextTokenizer:
             known = self.backend.token_to_id(token)
             if not token or (known is not None and known not in self.special_ids):
                 raise DataError(f"'{token}' cannot become a special token: the token is empty or an ordinary token.")
-        copy = self._copy()
-        copy.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
-        return TextTokenizer(copy, self.declared_tokens, split_special_tokens=self.split_special_tokens)
+        added = [AddedToken(token, normalized=False, special=True) for token in tokens]
+        return self._changed(lambda backend: backend.add_special_tokens(added))
 
     def save(self, path: Path) -> None:
+        """Save tokenizer.json, or in the same folder the files of Marian."""
+        if self.pieces is not None:
+            return self.pieces.save(path.parent)
         write_file(path, self.backend.to_str(pretty=True))
+
+    def settings(self) -> dict[str, Any]:
+        """Contents of tokenizer_config.json, in addition to the file of `save`."""
+        # The class is required: otherwise `transformers` selects a tokenizer by the model type.
+        found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **self.special_tokens_map()}
+        if self.pieces is not None:
+            added = self.backend.get_added_tokens_decoder()
+            special = {token.content for token in added.values() if token.special}
+            found = {"tokenizer_class": "MarianTokenizer", **self.pieces.settings} | {
+                key: token for key, token in found.items() if token in special
+            }
+            found[ADDED_TOKENS_KEY] = {
+                str(number): {field: getattr(token, field) for field in ADDED_TOKEN_FIELDS}
+                for number, token in sorted(added.items())
+            }
+        return found | ({SPLIT_KEY: True} if self.split_special_tokens else {})
 
     def with_template(self, template: TokenTemplate | None = None) -> TextTokenizer:
         """Tokenizer that adds the special tokens of a template in other programs; None: `self.template`."""
         template = template or self.template
-        if template_of(self.backend) == template:
+        if self.pieces is not None or template_of(self.backend) == template:  # Marian's tokenizers add the end token
             return self
-        copy = self._copy()
-        copy.post_processor = template.post_processor(self.id_to_token)
-        return TextTokenizer(copy, self.declared_tokens, split_special_tokens=self.split_special_tokens)
+        processor = template.post_processor(self.id_to_token)
+        return self._changed(lambda backend: setattr(backend, "post_processor", processor))
 
-    def _copy(self) -> Tokenizer:
-        """Copy of the backend."""
-        copy = Tokenizer.from_str(self.backend.to_str())
-        copy.encode_special_tokens = self.split_special_tokens
-        return copy
+    def _changed(self, change: Callable[[Tokenizer], Any]) -> TextTokenizer:
+        """Copy with a changed backend."""
+        backend = Tokenizer.from_str(self.backend.to_str())
+        change(backend)
+        return TextTokenizer(backend, self.declared_tokens, (), self.split_special_tokens, self.pieces)
 
     def special_tokens_map(self) -> dict[str, str]:
         """Special tokens of this vocabulary by their `transformers` keys."""
@@ -271,15 +292,14 @@ class TextTokenizer:
 
     def fingerprint(self) -> str:
         """Hash of the tokenizer without post-processor: equal hashes mean equal token ids for any text."""
-        content = f"{SPLIT_KEY}={self.split_special_tokens} {self._plain_backend.to_str()}"
+        pieces = "" if self.pieces is None else self.pieces.fingerprint()
+        content = f"{SPLIT_KEY}={self.split_special_tokens} {pieces} {self._plain_backend.to_str()}"
         return blake2b(content.encode(), digest_size=16).hexdigest()
 
     @cached_property
     def _plain_backend(self) -> Tokenizer:
         """Copy without post-processor, because a post-processor can change the offsets of tokens."""
-        copy = self._copy()
-        copy.post_processor = None
-        return copy
+        return self._changed(lambda backend: setattr(backend, "post_processor", None)).backend
 
     def id_to_token(self, token: int) -> str:
         """Token as in the vocabulary; an empty string for unknown ids."""
@@ -290,10 +310,12 @@ class TextTokenizer:
         """Ids of the special tokens, which `decode` skips."""
         return frozenset(i for i, token in self.backend.get_added_tokens_decoder().items() if token.special)
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        if self.segmenter is None:
+    def encode(self, texts: Sequence[str], target: bool = False) -> list[list[int]]:
+        """Token ids of texts. `target`: the texts are translations, for which Marian has another model."""
+        segmenter = self.segmenter
+        if segmenter is None:
             return [item.ids for item in self._encode_batches(texts, self.backend.encode_batch_fast)]
-        return self._encode_parts([self._split(text) for text in texts], self.segmenter.encode)
+        return self._encode_parts([self._split(text) for text in texts], lambda parts: segmenter.encode(parts, target))
 
     def encode_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
         """Token ids and character spans. Spans exclude leading spaces; a part of a character has the span of the character."""
@@ -302,7 +324,8 @@ class TextTokenizer:
             for text, ids in zip(texts, self.encode(texts), strict=True):
                 spans, at = list[Span](), 0
                 for place, part in enumerate(self._split(text)):
-                    own = [(0, len(part))] if place % 2 else self.segmenter.spans(part)
+                    token = len(part) - len(part.lstrip()), len(part.rstrip())
+                    own = [token] if place % 2 else self.segmenter.spans(part)
                     spans += [(at + start, at + end) for start, end in own]
                     at += len(part)
                 rows.append((ids, spans))
@@ -323,8 +346,12 @@ class TextTokenizer:
 
     @cached_property
     def _added_pattern(self) -> re.Pattern[str]:
-        """Pattern with one group of special and other added tokens; at the same place, the longest token matches."""
-        return re.compile(f"({'|'.join(map(re.escape, sorted(self._added_ids, key=len, reverse=True)))})")
+        """Pattern with one group of special and other added tokens, with the spaces that a token includes. At the same
+        place, the longest token matches."""
+        tokens = sorted(self.backend.get_added_tokens_decoder().values(), key=lambda token: -len(token.content))
+        spaces = [(r"\s*" * token.lstrip, r"\s*" * token.rstrip) for token in tokens]
+        parts = (f"{a}{re.escape(one.content)}{b}" for one, (a, b) in zip(tokens, spaces, strict=True))
+        return re.compile(f"({'|'.join(parts)})")
 
     def _encode_parts(
         self, rows: Sequence[Sequence[str]], encode: Callable[[list[str]], list[list[int]]]
@@ -332,12 +359,13 @@ class TextTokenizer:
         """Token ids of texts, each split into plain text at even places and added tokens at odd places."""
         found = iter(encode([part for row in rows for part in row[::2]]))
         return [
-            [
-                *next(found),
-                *(number for token in row[1::2] for number in (self.backend.token_to_id(token) or 0, *next(found))),
-            ]
-            for row in rows
+            [*next(found), *(i for part in row[1::2] for i in (self._added_id(part), *next(found)))] for row in rows
         ]
+
+    def _added_id(self, part: str) -> int:
+        """Id of an added token, possibly with the spaces around the token."""
+        number = self.backend.token_to_id(part)
+        return self.backend.token_to_id(part.strip()) or 0 if number is None else number
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
         """Token ids of split words, and the word index of each token; a word without tokens becomes the unknown token.
@@ -428,6 +456,9 @@ class TextTokenizer:
                 load, room = [], MAX_BATCH_CHARS
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        if self.pieces is not None:
+            kept = ([self.id_to_token(token) for token in row if token not in self.special_ids] for row in ids)
+            return [self.pieces.decode(row) for row in kept]
         return self.backend.decode_batch([list(row) for row in ids], skip_special_tokens=True)
 
     def display_tokens(self, ids: Sequence[int]) -> list[str]:

@@ -6,26 +6,35 @@ the vocabulary, or with more than 100 characters, becomes `[UNK]`.
 
 Checkpoints without tokenizer.json have vocabulary files. A vocabulary with merges is byte-level (GPT-2, RoBERTa) or has
 lowercased words whose last token ends in `</w>` (GPT-1): the tokens show which. A vocabulary without merges, one token per
-line, is BERT's WordPiece.
+line, is BERT's WordPiece. SentencePiece models are Marian's (two models with vocab.json), DeBERTa's (spm.model) or
+XLM-RoBERTa's (sentencepiece.bpe.model).
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import re
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from regard.errors import DataError, SettingError
+from regard.processors.tokenizer.segmenters import LONE_SURROGATE, MARIAN_FILES, MarianPieces, import_sentencepiece
 
-LONE_SURROGATE = "A text contains half of a character (a lone surrogate, usually caused by bytes that are not UTF-8)."
 CONTINUATION_PREFIX = "\ue000"
 """Continuation prefix of the decoder: a private-use character in no token, because words are not split."""
 
@@ -41,45 +50,6 @@ def build_word_level(units: Collection[str], words: bool) -> Tokenizer:
     backend.pre_tokenizer = split_units(words)
     backend.decoder = decoders.WordPiece(CONTINUATION_PREFIX, cleanup=False) if words else decoders.Fuse()
     return backend
-
-
-class Segmenter(Protocol):
-    """Encoder of texts without special tokens, for tokenizers that the `tokenizers` library does not compute."""
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text."""
-
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """Start and end of each token of a text."""
-
-
-@dataclass(frozen=True)
-class Units:
-    """One token per whitespace-separated word or per character. Other units are errors, which name them."""
-
-    alphabet: dict[str, int]
-    words: bool
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self._encode(text.split() if self.words else text) for text in texts]
-
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        return [match.span() for match in re.finditer(r"\S+" if self.words else r"[\s\S]", text)]
-
-    def _encode(self, units: Sequence[str]) -> list[int]:
-        try:
-            return [self.alphabet[unit] for unit in units]
-        except KeyError:
-            unknown = sorted(set(units) - set(self.alphabet), key=units.index)
-        more = len(unknown) - 1
-        others = f" and {more} other{'s' if more > 1 else ''}" if more else ""
-        kind = "word" if self.words else "character"
-        code = "" if self.words else f" (U+{ord(unknown[0]):04X})"
-        raise DataError(
-            f"The tokenizer ({len(self.alphabet):,} {kind}s) does not contain the {kind} {unknown[0]!r}{code}{others}.",
-            advice=f"A {kind} tokenizer covers only the {kind}s of the training text. "
-            "Byte-level tokenizers (data.tokenizer_type=byte_bpe) cover all text.",
-        )
 
 
 def split_units(words: bool) -> pre_tokenizers.PreTokenizer:
@@ -191,12 +161,28 @@ def _to_wordpiece(name: str) -> str:
 
 # -- files of checkpoints
 
-VOCABULARY_FILES = tuple(
-    tuple(name + zipped for name in names)
-    for names in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"), ("vocab.txt",))
-    for zipped in ("", ".gz")
+MARIAN_VOCABULARY = ("vocab.json", *MARIAN_FILES)
+DEBERTA_MODEL, FAIRSEQ_MODEL = "spm.model", "sentencepiece.bpe.model"
+VOCABULARY_FILES = (
+    *(
+        tuple(name + zipped for name in names)
+        for names in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"), ("vocab.txt",))
+        for zipped in ("", ".gz")
+    ),
+    MARIAN_VOCABULARY,
+    (DEBERTA_MODEL,),
+    (FAIRSEQ_MODEL,),
 )
-"""File names in a folder; the second pair is used in OpenAI's release of GPT-2."""
+"""File names in a folder; `encoder.json` and `vocab.bpe` are OpenAI's release of GPT-2, `sentencepiece.bpe.model` has the ids
+of fairseq, as in XLM-RoBERTa."""
+
+_KEYS = ("bos_token", "pad_token", "eos_token", "unk_token", "mask_token")
+FAIRSEQ_TOKENS = dict(zip(_KEYS, ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), strict=True))
+DEBERTA_TOKENS = dict(zip(_KEYS, ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"), strict=True))
+"""Default special tokens of XLM-RoBERTa and DeBERTa."""
+UNIGRAM, CONTROL, USER_DEFINED = 1, 3, 4
+MARIAN_TOKENS = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+"""Numbers of SentencePiece: the model type, and the types of special pieces and of pieces that are never split."""
 
 GPT1_UNKNOWN, END_OF_WORD, BYTE_SPACE = "<unk>", "</w>", "Ġ"
 """GPT-1's unknown token, the suffix of its words, and the space in GPT-2's byte alphabet."""
@@ -246,17 +232,36 @@ def find_files(path: Path) -> tuple[Path, ...] | None:
     return next((files for files in choices if all(file.is_file() for file in files)), None)
 
 
-def read_tokenizer(path: Path, end: str) -> tuple[Tokenizer, dict[str, str], list[str], bool]:
-    """Tokenizer of tokenizer.json or of the vocabulary files of a folder, its declared special tokens, notes, and true if
-    special tokens in texts are plain text.
+class TokenizerParts(NamedTuple):
+    """Arguments of `TextTokenizer`."""
+
+    backend: Tokenizer
+    declared_tokens: dict[str, str]  # special tokens by their `transformers` keys
+    notes: list[str]
+    split_special_tokens: bool
+    pieces: MarianPieces | None = None
+
+
+def unread_files(folder: str) -> str:
+    """Names of the tokenizer files in a folder without a supported tokenizer; none for an empty name."""
+    patterns = ("*.spm", "*.model", "vocab*", "merges*", "tokenizer.*") if folder else ()
+    return ", ".join(sorted({path.name for pattern in patterns for path in Path(folder).glob(pattern)}))
+
+
+def read_tokenizer(path: Path, end: str) -> TokenizerParts:
+    """Tokenizer of tokenizer.json or of the vocabulary files of a folder.
 
     The settings of tokenizer_config.json apply to a tokenizer.json as in `transformers`. `end` becomes a special token if a
     BPE vocabulary contains it."""
     file = path / "tokenizer.json" if path.is_dir() else path
     files = None if file.name == "tokenizer.json" and file.exists() else find_files(path)
+    marian = tuple(path / name for name in MARIAN_VOCABULARY)
+    if path.is_dir() and all(part.is_file() for part in marian):  # `transformers` ignores a tokenizer.json of Marian
+        kind = _read_json(path / "tokenizer_config.json", needed=False).get("tokenizer_class", "Marian")
+        files = marian if str(kind).startswith("Marian") else files
     if not files and not file.exists():
-        advice = "Pass tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt."
-        raise DataError("tokenizer not found.", file, advice=advice)
+        known = "tokenizer.json, vocab.txt, vocab.json and merges.txt, or SentencePiece models"
+        raise DataError("tokenizer not found.", file, advice=f"Pass tokenizer.json, or a folder with {known}.")
     # tokenizer_config.json in the same folder applies only to a file named tokenizer.json
     settings: dict[str, Any] = {}
     if files or file.name == "tokenizer.json":
@@ -270,7 +275,8 @@ def read_tokenizer(path: Path, end: str) -> tuple[Tokenizer, dict[str, str], lis
     jieba = kind.startswith("RoFormerTokenizer")
     notes, split = [JIEBA_NOTE] if jieba else [], bool(settings.get(SPLIT_KEY))
     if files:
-        return _build_tokenizer(files, settings, end), tokens, notes, split
+        backend, pieces = _build_tokenizer(files, settings, end)
+        return TokenizerParts(backend, tokens, notes, split, pieces)
     try:
         backend = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception for any file it cannot read
@@ -284,12 +290,18 @@ def read_tokenizer(path: Path, end: str) -> tuple[Tokenizer, dict[str, str], lis
     for token in tokens.values():
         if token not in special and backend.token_to_id(token) is not None:
             backend.add_special_tokens([_special_token(token)])
-    return backend, tokens, notes, split
+    return TokenizerParts(backend, tokens, notes, split)
 
 
-def _build_tokenizer(files: tuple[Path, ...], settings: dict[str, Any], end: str) -> Tokenizer:
-    """Tokenizer of vocabulary files."""
-    path, ids = files[0], dict[str, int]()
+def _build_tokenizer(
+    files: tuple[Path, ...], settings: dict[str, Any], end: str
+) -> tuple[Tokenizer, MarianPieces | None]:
+    """Tokenizer of vocabulary files, and the SentencePiece models of Marian."""
+    path, ids, pieces = files[0], dict[str, int](), None
+    if is_marian := files[1:] == tuple(path.with_name(name) for name in MARIAN_FILES):
+        settings = {**MARIAN_TOKENS, **settings}
+    if path.suffix == ".model":
+        return _build_unigram(path, settings), None
     if len(files) > 1:
         ids = _read_json(path)
         for token, number in ids.items():
@@ -299,10 +311,7 @@ def _build_tokenizer(files: tuple[Path, ...], settings: dict[str, Any], end: str
         for number, token in enumerate(_read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")):
             if ids.setdefault(token, number) != number:
                 raise DataError(f"duplicate token '{token}' (first on line {ids[token] + 1}).", path, number + 1)
-    try:
-        added = _added_tokens(settings)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"the added tokens cannot be read ({error!r}).", path.parent) from error
+    added, own = _added_tokens(settings, path.parent), dict(ids)
     for content, (_, added_id) in added.items():  # tokens without an id are appended to the vocabulary
         known_id = ids.setdefault(content, len(ids) if added_id is None else added_id)
         if added_id not in (None, known_id):
@@ -310,7 +319,14 @@ def _build_tokenizer(files: tuple[Path, ...], settings: dict[str, Any], end: str
             raise DataError(problem, path)
     if sorted(ids.values()) != list(range(len(ids))):
         raise DataError(f"the {len(ids):,} token ids must be the integers from 0 to {len(ids) - 1:,}.", path)
-    if len(files) > 1:
+    if is_marian:
+        unknown = str(_token_content(settings["unk_token"]))
+        if unknown not in own:
+            raise DataError(f"the vocabulary has no '{unknown}' (the unknown token).", path)
+        pieces = MarianPieces.load(path.parent, own, ids[unknown], settings)
+        backend = Tokenizer(models.WordLevel(own, unk_token=unknown))
+        backend.decoder = decoders.Metaspace()
+    elif len(files) > 1:
         backend = _build_bpe(ids, path, files[1], settings, end)
     else:
         for key, plain in BASIC_SETTINGS.items():
@@ -323,6 +339,53 @@ def _build_tokenizer(files: tuple[Path, ...], settings: dict[str, Any], end: str
         backend = build_wordpiece(ids, normalizer, unknown)
     for added_token, _ in added.values():
         (backend.add_special_tokens if added_token.special else backend.add_tokens)([added_token])
+    return backend, pieces
+
+
+def _build_unigram(path: Path, settings: dict[str, Any]) -> Tokenizer:
+    """Tokenizer of a unigram model of SentencePiece with the steps of `transformers`: XLM-RoBERTa, whose first ids are those
+    of fairseq, or DeBERTa."""
+    proto = import_sentencepiece(path).sentencepiece_model_pb2.ModelProto()
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except Exception as error:  # the class of the error depends on the version of protobuf
+        raise DataError("cannot be read as a SentencePiece model.", path) from error
+    if proto.trainer_spec.model_type != UNIGRAM or not proto.pieces:
+        raise DataError("expected a SentencePiece model of the type unigram.", path, advice=CONVERT_ADVICE)
+    in_fairseq = path.name == FAIRSEQ_MODEL
+    defaults = FAIRSEQ_TOKENS if in_fairseq else DEBERTA_TOKENS
+    start, pad, end, unknown, mask = (_token_content(settings.get(key)) or name for key, name in defaults.items())
+    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+    prefix = pre_tokenizers.Metaspace(prepend_scheme="always")
+    if in_fairseq:
+        pieces, unknown_id = [*((name, 0.0) for name in (start, pad, end, unknown)), *pieces[3:], (mask, 0.0)], 3
+        steps: list[Any] = [normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)]
+        splits, separator = [pre_tokenizers.WhitespaceSplit(), prefix], f"{end}:0 {end}:0 $B:0 {end}:0"
+    else:
+        names = [name for name, _ in pieces]
+        unknown_id = names.index(unknown) if unknown in names else proto.trainer_spec.unk_id
+        steps = [normalizers.Lowercase()] * bool(settings.get("do_lower_case"))
+        steps += [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
+        steps += [normalizers.Strip(left=False, right=True)]
+        splits = [pre_tokenizers.Punctuation("isolated")] * bool(settings.get("split_by_punct")) + [prefix]
+        separator = f"{end}:0 $B:1 {end}:1"
+    backend = Tokenizer(models.Unigram(pieces, unknown_id, False))
+    backend.normalizer, backend.pre_tokenizer = normalizers.Sequence(steps), pre_tokenizers.Sequence(splits)
+    backend.decoder = decoders.Metaspace(prepend_scheme="always")
+    backend.add_special_tokens([_special_token(token) for token in (start, end, unknown, pad, mask)])
+    added = {
+        piece.piece: (AddedToken(piece.piece, normalized=False, special=piece.type == CONTROL), None)
+        for piece in proto.pieces
+        if piece.type in (CONTROL, USER_DEFINED)
+    }
+    for content, (token, number) in {**added, **_added_tokens(settings, path.parent)}.items():
+        (backend.add_special_tokens if token.special else backend.add_tokens)([token])
+        if number not in (None, backend.token_to_id(content)):
+            problem = f"the id of '{content}' is {backend.token_to_id(content)}, but {number} in the added tokens."
+            raise DataError(problem, path)
+    known = [(token, backend.token_to_id(token)) for token in (start, end)]
+    pair = f"{start}:0 $A:0 {separator}"
+    backend.post_processor = processors.TemplateProcessing(f"{start}:0 $A:0 {end}:0", pair, known)
     return backend
 
 
@@ -374,19 +437,22 @@ def _build_bpe(ids: dict[str, int], vocabulary: Path, merges: Path, settings: di
     return backend
 
 
-def _added_tokens(settings: dict[str, Any]) -> dict[str, tuple[AddedToken, int | None]]:
+def _added_tokens(settings: dict[str, Any], folder: Path) -> dict[str, tuple[AddedToken, int | None]]:
     """Added and special tokens by content with their ids, sorted by id; None for tokens without an id."""
     added: dict[str, tuple[AddedToken, int | None]] = {}
-    for number, token in sorted(settings[ADDED_TOKENS_KEY].items(), key=lambda item: int(item[0])):
-        options = {key: token[key] for key in ADDED_TOKEN_FIELDS if key in token}
-        added[token["content"]] = AddedToken(**options), int(number)
-    for key, value in settings.items():  # keys such as `eos_token`, and additional special tokens
-        values = [value] if key.endswith("_token") else []
-        if key in ("additional_special_tokens", "extra_special_tokens"):
-            values = list(value.values()) if isinstance(value, dict) else list(value or ())
-        for item in values:
-            if (content := _token_content(item)) is not None:
-                added[content] = _special_token(item), added[content][1] if content in added else None
+    try:
+        for number, token in sorted(settings[ADDED_TOKENS_KEY].items(), key=lambda item: int(item[0])):
+            options = {key: token[key] for key in ADDED_TOKEN_FIELDS if key in token}
+            added[token["content"]] = AddedToken(**options), int(number)
+        for key, value in settings.items():  # keys such as `eos_token`, and additional special tokens
+            values = [value] if key.endswith("_token") else []
+            if key in ("additional_special_tokens", "extra_special_tokens"):
+                values = list(value.values()) if isinstance(value, dict) else list(value or ())
+            for item in values:
+                if (content := _token_content(item)) is not None:
+                    added[content] = _special_token(item), added[content][1] if content in added else None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"the added tokens cannot be read ({error!r}).", folder) from error
     return added
 
 

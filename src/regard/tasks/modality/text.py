@@ -33,7 +33,7 @@ from regard.errors import DataError, SettingError
 from regard.files import write_json
 from regard.nn.blocks.heads import text_head
 from regard.processors.tokenizer.tokenizer import END, END_OF_TEXT, PAD, START, Role, TextTokenizer, TokenTemplate
-from regard.processors.tokenizer.vocabulary import SPLIT_KEY
+from regard.processors.tokenizer.vocabulary import MARIAN_VOCABULARY
 from regard.tasks import base
 from regard.tasks.modality.base import InputBatches, InputFields, Modality
 from regard.types import IGNORE, Batch, BodyOutput, TextFields
@@ -49,7 +49,7 @@ class Text(Modality):
 
     name, batch_unit, input_field = "text", "tokens", "text"
     noun = "a text"
-    processor_files = ("tokenizer.json", "tokenizer_config.json")
+    processor_files = ("tokenizer.json", "tokenizer_config.json", *MARIAN_VOCABULARY)
     has_text = True
 
     def __init__(self, tokenizer: str = "", head_tokens: bool = False, documents: bool = False) -> None:
@@ -84,6 +84,9 @@ class Text(Modality):
     def build_processor(self, text: TextTokenizer, config: Any, data: DataSettings | None = None) -> Any:
         """Processor of a new model or head: the tokenizer with the special tokens of the objective. The end token is the
         last one of the vocabulary of another tokenizer."""
+        if text.pieces is not None and self.tokenizer != "sentence":
+            advice = "Remove data.tokenizer to train a tokenizer."
+            raise DataError("The tokenizer of Marian is supported by task 'translate' only.", advice=advice)
         if config.traits.is_encoder:
             return text
         if self.documents and text.backend.token_to_id(END_OF_TEXT) is None:
@@ -102,10 +105,7 @@ class Text(Modality):
         elif export and self.head_tokens and all(text.backend.token_to_id(mark) is not None for mark in HEAD_TOKENS):
             marks = SpecialTokens.from_tokenizer(text, config)
             text = text.with_template(TokenTemplate(marks.start, marks.delimiter, marks.extract))
-        # The class is required: otherwise Hugging Face selects a tokenizer by the model type.
-        found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.special_tokens_map()}
-        if text.split_special_tokens:
-            found[SPLIT_KEY] = True
+        found = text.settings()
         if config.traits.token_types > 1:  # otherwise Hugging Face ignores token types
             found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
         text.save(folder / "tokenizer.json")
@@ -123,6 +123,8 @@ class Text(Modality):
                 )
         elif self.tokenizer in ("sentence", "words"):
             ids = {name: processor.backend.token_to_id(token) for name, token in SEQ2SEQ_TOKENS.items()}
+            if ids["bos_id"] is None:  # decoding starts with the padding token, as in Marian
+                ids["bos_id"] = ids["pad_id"]
             if missing := [SEQ2SEQ_TOKENS[name] for name, number in ids.items() if number is None]:
                 raise DataError(
                     f"The tokenizer lacks special tokens that translation requires: {', '.join(missing)}. "
