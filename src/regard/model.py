@@ -33,6 +33,7 @@ from regard.systems.common.checkpoint import read_model_folder, writing
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
 from regard.tasks.base import NO_OPTIONS, HeadOptions, require_text, require_tokenizer, split_inputs
+from regard.tasks.modality.base import Export
 from regard.threads import EvalMode
 from regard.training.distributed import check_device
 from regard.types import Batch, BodyOutput, Prediction
@@ -517,10 +518,10 @@ def _write_folder(model: Model, folder: Path, native: bool) -> Path:
             config |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
             config |= exported.keys
             if model.task.input == "text":
-                from regard.tasks.modality.text import pad_id
+                from regard.tasks.modality.text import pad_token_id
 
                 # Hugging Face reads the last token before the padding
-                config["pad_token_id"] = pad_id(spec.config) if spec.pad_id is None else spec.pad_id
+                config["pad_token_id"] = pad_token_id(model.tokenizer, spec.config, spec.pad_id)
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / ".model.safetensors.writing"
     write_safetensors(aside, tensors)
@@ -533,5 +534,7 @@ def _write_folder(model: Model, folder: Path, native: bool) -> Path:
     if model.tokenizer is None and model.objective.modality.has_text and (others := unread_files(spec.source)):
         print_note(f"note: {spec.source}: these tokenizer files are not supported and were not saved: {others}.")
     if model.processor is not None:
-        model.objective.modality.save_processor(model.processor, spec.config, folder, export=True)
+        limited = not reason and model.objective.modality.has_text
+        export = Export(exported.max_length or spec.config.max_length if limited else 0, spec.pad_id)
+        model.objective.modality.save_processor(model.processor, spec.config, folder, export)
     return folder

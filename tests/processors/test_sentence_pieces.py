@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, DebertaV2Tokenizer, MarianTokenizer, XLM
 from data_files import refused
 from regard.errors import RegardError
 from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks.modality.base import Export
 from regard.tasks.modality.text import Text
 from sentence_piece_files import piece_model, sentences, write_marian
 from tiny import tiny
@@ -78,7 +79,7 @@ def test_marian_is_saved_and_read_by_both_libraries(tmp_path: Path) -> None:
     made = TextTokenizer.load(write_marian(tmp_path / "published"))
     for number, text in enumerate((made, made.with_special_tokens(["<z>", "<y>"]), plain(made))):
         (folder := tmp_path / str(number)).mkdir()
-        Text(tokenizer="sentence").save_processor(text, tiny("transformer").config, folder, export=True)
+        Text(tokenizer="sentence").save_processor(text, tiny("transformer").config, folder, Export())
         texts = [*TEXTS[:200], "the <z>cat<y> </s>"]
         theirs, again = AutoTokenizer.from_pretrained(folder), TextTokenizer.load(folder)
         assert type(theirs) is MarianTokenizer and (theirs.source_lang, theirs.target_lang) == ("en", "fr")
@@ -113,7 +114,7 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
 def test_another_class_of_tokenizer_does_not_use_the_files_of_marian(tmp_path: Path) -> None:
     """A model saved into a folder of Marian replaces the tokenizer, and other files remain."""
     text = TextTokenizer.train_sentence_bpe(sentences(50), 320)
-    Text(tokenizer="sentence").save_processor(text, tiny("transformer").config, write_marian(tmp_path), export=True)
+    Text(tokenizer="sentence").save_processor(text, tiny("transformer").config, write_marian(tmp_path), Export())
     assert TextTokenizer.load(tmp_path).encode(TEXTS) == text.encode(TEXTS)
     write_marian(tmp_path, tokenizer_class="MarianTokenizer")
     assert TextTokenizer.load(tmp_path).encode(["the cat"]) != text.encode(["the cat"])

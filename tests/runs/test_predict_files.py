@@ -123,7 +123,7 @@ def test_remarks_about_heads_lengths_masks_and_tasks_are_printed_once(cli: Cli, 
     assert done.code == 2 and done.err.count("has no head for task 'classify'") == 1
     classifier, embedder = made("classify", tmp_path, ("bad", "good"))[0], made("embed", tmp_path)[0]
     done = cli("predict", classifier, "the cat", "the cat " * 40, "a dog " * 40)
-    assert done.err == "warning: 2 of 3 inputs truncated in the middle to the maximum length of the model.\n"
+    assert done.err == "warning: 2 of 3 inputs truncated at the end to the maximum length of the model.\n"
     assert "mask" in cli("predict", embedder, "the [MASK] sat", "a [MASK]").err
     assert cli("predict", embedder, "the cat").err == ""
     assert cli("predict", made("mlm", tmp_path)[0], "the [MASK] sat").err == ""

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from objectives import assert_loss, assert_one_shape, paper_loss
 from objectives import encode as encode_samples
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import regard
 from conftest import facts
@@ -29,7 +31,8 @@ from regard.systems import gpt2
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions, LossWeights
 from regard.tasks.metrics.per_class import confusion_matrix, confusion_scores
-from regard.tasks.modality.text import HEAD_TOKENS, truncate_middle
+from regard.tasks.modality.base import Export
+from regard.tasks.modality.text import HEAD_TOKENS, truncate
 from tiny import near
 from tiny_text_models import QUICK, SMALL, headed, last_state, letters, train
 
@@ -62,15 +65,22 @@ def test_texts_and_pairs_are_put_between_special_tokens() -> None:
     assert both.fields["ways"][0].tolist() == [8, 8] and [int(x[0]) for x in both.fields["label"]] == [0, 2, 1]
 
 
-def test_long_texts_lose_their_middle_and_never_a_special_token() -> None:
-    assert truncate_middle([list(range(9))], 5) == [[0, 1, 2, 7, 8]]
-    assert truncate_middle([list(range(9)), [7, 7]], 6) == [[0, 1, 7, 8], [7, 7]]
-    assert truncate_middle([[7, 7], list(range(9))], 6) == [[7, 7], [0, 1, 7, 8]]
-    assert truncate_middle([list(range(9)), list(range(8))], 7) == [[0, 1, 7, 8], [0, 1, 7]]
-    assert truncate_middle([[1, 2], [3]], 3) == [[1, 2], [3]]
+def test_long_texts_lose_their_end_and_never_a_special_token() -> None:
+    assert truncate([list(range(9))], 5) == [[0, 1, 2, 3, 4]]
+    assert truncate([list(range(9)), [7, 8]], 6) == [[0, 1, 2, 3], [7, 8]]
+    assert truncate([[7, 8], list(range(9))], 6) == [[7, 8], [0, 1, 2, 3]]
+    assert truncate([list(range(9)), list(range(8))], 7) == [[0, 1, 2, 3], [0, 1, 2]]
+    assert truncate([list(range(8)), list(range(8))], 7) == [[0, 1, 2], [0, 1, 2, 3]]
+    assert truncate([[1, 2], [3]], 3) == [[1, 2], [3]]
+    for first, second, most in product(range(9), range(9), range(2, 12)):  # as transformers
+        row = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+        row.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        row.enable_truncation(most)
+        kept = row.encode("a " * first, "b " * second).ids
+        assert truncate([[0] * first, [1] * second], most) == [[0] * kept.count(0), [1] * kept.count(1)]
     model = headed("classify", labels=LABELS)
     found = encode(model, [LabeledText("abcdefgh", "", "good"), LabeledText("abcdef", "", "bad")], longest=8)
-    assert found.fields["text"][0].tolist() == ids("SabcfghE") and found.too_long == found.samples[:1]
+    assert found.fields["text"][0].tolist() == ids("SabcdefE") and found.too_long == found.samples[:1]
     long = model.predict("abcdefgh" * 4)
     assert long.extra["truncated"] and "truncated" not in model.predict("abc").extra
     # the context has 24 positions, whatever data.max_length is
@@ -229,7 +239,7 @@ def test_a_finished_run_is_evaluated_on_its_stored_data_and_on_other_files(place
     said: list[str] = []
     long = write(place / "long.tsv", [("fine " * 99, "good"), *sentences(3, 6)])
     evaluate(place / "run", [str(long)], log=said.append)
-    assert "warning: 1 texts have more than 48 tokens and are truncated in the middle." in said
+    assert "warning: 1 texts have more than 48 tokens and are truncated at the end." in said
 
 
 def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
@@ -271,7 +281,7 @@ def test_other_libraries_add_the_special_tokens(tmp_path: Path) -> None:
 
     words = TextTokenizer.train_lm_bpe(["a wonderful evening, a dull one"] * 5, 280)
     text = find_task("classify").modality.build_processor(words, gpt2.Config())
-    find_task("classify").modality.save_processor(text, gpt2.Config(), tmp_path, export=True)
+    find_task("classify").modality.save_processor(text, gpt2.Config(), tmp_path, Export())
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     start, delimiter, extract = (text.backend.token_to_id(mark) for mark in ("_start_", "_delimiter_", "_classify_"))
     one, other = text.encode(["a dull evening", "wonderful"])

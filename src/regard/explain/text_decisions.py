@@ -249,7 +249,7 @@ def explain_embed(model: Any, source: Any, target: str | None, at: None) -> Expl
             for n, (name, own) in enumerate(zip(names, positions, strict=True))
         ]
     title = join_titles(*texts) + (f": cosine similarity {facts['cosine similarity']}" if facts else "")
-    facts |= truncation_fact(encoded, "end")
+    facts |= truncation_fact(encoded)
     return explain_scores(model, Batch(x, mask).to(model.device), rows, scores, title, facts)
 
 
@@ -367,8 +367,8 @@ def format_confidence(prediction: str, probability: float) -> str:
     return f"{label(prediction, 40)} {100 * probability:.1f} %"
 
 
-def truncation_fact(encoded: Encoded, part: str = "middle") -> dict[str, str]:
-    text = f"the text exceeds the maximum length of the model; the {part} was removed"
+def truncation_fact(encoded: Encoded) -> dict[str, str]:
+    text = "the text exceeds the maximum length of the model; the end was removed"
     return {"truncated": text} if encoded.too_long else {}
 
 
@@ -383,7 +383,7 @@ def _output_positions(model: Model, row: TokenRow) -> tuple[int, ...]:
 
 
 def _encoded_rows(model: Any, encoded: Encoded, names: Sequence[str], texts: Sequence[Sequence[str]]) -> list[TokenRow]:
-    """Token rows of one sample, with the positions and sizes of truncations in the middle of a text."""
+    """Token rows of one sample, with the positions and sizes of truncations at the end of a text."""
     tokenizer, marks = require_tokenizer(model), SpecialTokens.from_tokenizer(require_tokenizer(model), model.config)
     parts = np.split(encoded.fields["text"][0], np.cumsum(encoded.fields["ways"][0])[:-1].astype(np.int64))
     rows = []
@@ -394,7 +394,7 @@ def _encoded_rows(model: Any, encoded: Encoded, names: Sequence[str], texts: Seq
         truncations = []
         for start, end, tokens in zip(starts, ends, whole, strict=False):
             if (lost := len(tokens) - (end - start)) > 0:
-                truncations.append((end - (end - start) // 2, lost))
+                truncations.append((end, lost))
         rows.append(TokenRow(tuple(ids.tolist()), int(second), name, tuple(truncations)))
     return rows
 

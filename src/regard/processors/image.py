@@ -45,6 +45,7 @@ RGB = tuple[float, float, float]
 S = TypeVar("S", bound=np.generic)
 
 RGB_HALF: RGB = (0.5, 0.5, 0.5)
+MAX_WHOLE_PIXELS = 2**24  # Maximum pixels of a resized image. Larger images: only the cropped part is computed.
 _MIN_UNCROPPED_SIDE = 384  # Shortest edge from which ConvNeXT's processor resizes the whole image without cropping.
 
 _CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -165,22 +166,30 @@ class ImageProcessor:
 
     def prepare(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Resized and cropped image: (H, W, 3) uint8 -> (h, w, 3) uint8 at the input size of the model."""
-        image = self._trim_long_side(image)
-        size = self._resized_size(*image.shape[:2])
-        if size[0] * size[1] > MAX_PIXELS:
-            sides = f"{image.shape[0]} × {image.shape[1]} pixels would give {size[0]} × {size[1]} pixels"
+        old, size = image.shape[:2], self._resized_size(*image.shape[:2])
+        kept = self._kept(size)
+        down, across = (length for _, length in kept)
+        if down * across > MAX_PIXELS:
+            sides = f"{old[0]} × {old[1]} pixels would give {down} × {across} pixels"
             problem = f"Resizing an image of {sides}, more than the maximum of {MAX_PIXELS:,} pixels."
             raise DataError(problem, advice="Split or remove the image.")
-        if size != image.shape[:2]:
+        if (down, across) != size:  # the whole resized image may not fit into memory
+            (y, height), (x, width) = (
+                (start * had / new, length * had / new)
+                for (start, length), had, new in zip(kept, old, size, strict=True)
+            )
+            box, form = (x, y, x + width, y + height), Image.Resampling(self.resample)
+            image = np.array(Image.fromarray(image).resize((across, down), form, box))
+        elif size != old:
             image = np.array(Image.fromarray(image).resize(size[::-1], Image.Resampling(self.resample)))
         return self._center_crop(image, 0)
 
     def prepare_map(self, values: NDArray[S], fill: float = 0) -> NDArray[S]:
         """(H, W) class ids or depths, resized and cropped like the image in `prepare`; nearest neighbor, no interpolation."""
-        values = self._trim_long_side(values)
+        size = self._resized_size(*values.shape)
         rows, columns = (
-            (np.arange(new) * 2 + 1) * old // (2 * new)
-            for new, old in zip(self._resized_size(*values.shape), values.shape, strict=True)
+            (np.arange(start, start + length) * 2 + 1) * old // (2 * new)
+            for (start, length), new, old in zip(self._kept(size), size, values.shape, strict=True)
         )
         return self._center_crop(values[rows[:, None], columns[None]], fill)
 
@@ -208,14 +217,13 @@ class ImageProcessor:
         rounded = (max(round(side / self.multiple), 1) * self.multiple for side in (down * height, across * width))
         return next(rounded), next(rounded)
 
-    def _trim_long_side(self, picture: NDArray[S]) -> NDArray[S]:
-        """Center of a very long image: the crop discards the rest, and resizing the rest could exhaust memory."""
-        height, width = picture.shape[:2]
-        most = 16 * min(height, width) * math.ceil(max(self.size) / min(self.size))
-        if not self.crop or self.resize != "shortest" or max(height, width) <= most:
-            return picture
-        first = (max(height, width) - most) // 2
-        return picture[first : first + most] if height > width else picture[:, first : first + most]
+    def _kept(self, size: Size) -> tuple[tuple[int, int], tuple[int, int]]:
+        """First row and number of rows, and first column and number of columns, to compute of an image resized to `size`: all,
+        or of a very large one the part that the center crop keeps."""
+        cuts = self.crop and math.prod(size) > MAX_WHOLE_PIXELS
+        lengths = [min(new, out) if cuts else new for new, out in zip(size, self.size, strict=True)]
+        rows, columns = (((new - length) // 2, length) for new, length in zip(size, lengths, strict=True))
+        return rows, columns
 
     def _center_crop(self, picture: NDArray[S], fill: float) -> NDArray[S]:
         if not self.crop:

@@ -92,6 +92,7 @@ class ExportedOptions(NamedTuple):
 
     keys: Mapping[str, Any] = MappingProxyType({})  # keys of config.json
     files: Mapping[str, Any] = MappingProxyType({})  # contents of additional JSON files, by file name
+    max_length: int = 0  # maximum tokens of an input, if less than the maximum of the model; 0: maximum of the model
     unsupported: str = ""  # reason why the format cannot represent the options, or empty
 
 

@@ -27,7 +27,7 @@ from regard.processors.image import CaptionProcessor
 from regard.processors.tokenizer.tokenizer import END, PAD, START, Role, TextTokenizer
 from regard.tasks import base
 from regard.tasks.metrics.cider import cider, tokenize_words
-from regard.tasks.modality.base import readable_batch, sample_ids, sample_location
+from regard.tasks.modality.base import Export, readable_batch, sample_ids, sample_location
 from regard.tasks.modality.image import Image, prepare_images, read_sample_image
 from regard.tasks.modality.text import SPECIAL_ID_FIELDS, Text
 from regard.tasks.translate import format_pair
@@ -63,12 +63,12 @@ class CaptionedImages(Image):
     def load_processor(self, folder: Path) -> Any:
         return CaptionProcessor.load(folder)
 
-    def save_processor(self, processor: Any, config: Any, folder: Path, export: bool = False) -> None:
+    def save_processor(self, processor: Any, config: Any, folder: Path, export: Export | None = None) -> None:
         """Save the image processor and the tokenizer, or the existing one of both."""
         both = isinstance(processor, CaptionProcessor)
         for part in (processor.pixels, processor.text) if both else (processor,):
             if isinstance(part, TextTokenizer):
-                self.text.save_processor(part, config, folder)
+                self.text.save_processor(part, config, folder, export)
             else:
                 part.save(folder)
 

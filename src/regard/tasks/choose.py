@@ -27,7 +27,7 @@ class Choose(base.Objective):
     ranks = True
     fields = ("text", "ways", "second", "label")
     count_fields = ("ways", "second", "label")
-    truncation = "in the middle"
+    truncation = "at the end"
     single_types = (Mapping, ChoiceSample)
     modality_options: ClassVar[Any] = {"text": {"head_tokens": True}}
     settings = base.HEAD_SETTINGS

@@ -78,7 +78,7 @@ class Classify(base.Objective):
     metrics = ("micro_f1", "accuracy")
     has_labels = True
     count_fields = ("ways", "second", "label")
-    truncation = "in the middle"
+    truncation = "at the end"
     encoding_settings = ("pair_order",)
     modality_options: ClassVar[Any] = {"text": {"head_tokens": True}, "points": {"count": 1024, "frame": "unit_sphere"}}
     input_settings: ClassVar[Any] = {

@@ -42,7 +42,9 @@ class PoolingOptions(base.OptionRules):
         return replace(options, pooling=read_pooling(folder))
 
     def export(self, options: base.HeadOptions, config: Any) -> base.ExportedOptions:
-        return base.ExportedOptions(files=pooling_files(pooling_of(options), config.width))
+        pooling = pooling_of(options)
+        limit = min(pooling.max_length or config.max_length, config.max_length)
+        return base.ExportedOptions(files=pooling_files(pooling, config.width), max_length=limit)
 
 
 class Embed(base.Objective):

@@ -26,6 +26,7 @@ from regard.errors import InputError, SettingError
 from regard.processors.tokenizer.token_text import StreamDecoder
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks import base
+from regard.tasks.modality.text import SpecialTokens
 from regard.types import IGNORE, Batch, Prediction
 
 CONTINUES, TORN, OPENS, APART = 0, 1, 2, 3
@@ -142,7 +143,7 @@ class LanguageModeling(base.Objective):
         GPT-2. The scores are the probabilities normalized over the choices."""
         choices = base.require_choices(choices)
         text, config = base.require_tokenizer(model), model.config
-        start = text.encode([base.require_text(prompt)])[0] or [config.eos_id]
+        start = frame_prompt(text.encode([base.require_text(prompt)])[0] or [config.eos_id], text, config)
         rows = [[*start, *row] for row in text.encode(choices)]
         if (most := max(map(len, rows))) > config.max_length:
             raise InputError(
@@ -256,9 +257,18 @@ def document_spans(encoded: base.Encoded) -> TokenRanges:
 # -- generation
 
 
+def frame_prompt(ids: list[int], text: TextTokenizer, config: Any) -> list[int]:
+    """Token ids of a prompt with the special tokens that the tokenizer of a checkpoint adds; the tokens of heads are not
+    added."""
+    if SpecialTokens.has_head_tokens(text):
+        return ids
+    marks = SpecialTokens.from_tokenizer(text, config)
+    return [*marks.start, *ids, *marks.extract]
+
+
 def prompt_ids(prompt: str, text: TextTokenizer, config: Any, decode: DecodeSettings) -> list[int]:
     """Token ids of a prompt. The empty prompt is the end token, which begins a document."""
-    ids = text.encode([prompt])[0] or [config.eos_id]
+    ids = frame_prompt(text.encode([prompt])[0] or [config.eos_id], text, config)
     if len(ids) <= config.max_length:
         return ids
     if decode.truncate_prompt:

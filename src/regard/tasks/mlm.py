@@ -54,7 +54,7 @@ class MaskedLM(base.Objective):
     fields = ("text", "joint", "document")
     count_fields = ("document",)
     multiline = True
-    truncation = "in the middle"
+    truncation = "at the end"
     modality_options: ClassVar[Any] = {"text": {"documents": True}}
     encoding_settings = ("detokenize",)
     settings = (

@@ -23,7 +23,7 @@ from regard.nn.blocks.heads import text_head
 from regard.tasks import base
 from regard.tasks.metrics.per_class import score_row
 from regard.tasks.metrics.squad import question_word_scores, squad_scores
-from regard.tasks.modality.text import SpecialTokens, WindowObjective, truncate_middle, window_start, windows
+from regard.tasks.modality.text import SpecialTokens, WindowObjective, truncate, window_start, windows
 from regard.types import IGNORE, Batch, Packing, Prediction
 
 Span = tuple[float, int, int]  # score, start and end of characters of the context
@@ -51,7 +51,7 @@ class QuestionAnswering(WindowObjective):
         questions = text.encode([marks.second_text(sample.question) for sample in samples])
         contexts = text.encode_offsets([sample.context for sample in samples])
         for owner, (sample, question, (ids, places)) in enumerate(zip(samples, questions, contexts, strict=True)):
-            (question_ids,) = truncate_middle([question], max(room // 2, 1))
+            (question_ids,) = truncate([question], max(room // 2, 1))
             before = [*marks.start, *question_ids, *marks.delimiter]
             answer = answer_tokens(sample, places)
             for first, last in windows(len(ids), max(room - len(question_ids), 1), stride):

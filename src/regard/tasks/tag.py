@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -55,6 +55,7 @@ class Tag(modality.WindowObjective):
     has_labels = True
     options = TagOptions()
     single_types = (tuple,)
+    modality_options: ClassVar[Any] = {"text": {"split_words": True}}
     encoding_settings = ("tag_scheme", "stride")
     settings = (*base.ENCODING_SETTINGS, "data.tag_scheme", "data.stride", "train.label_smoothing")
 

@@ -185,7 +185,7 @@ LABELED: FindingTable = {
     **COUNTS,
     **CLASSES,
     "long": Spec("warning", "{unit} longer than {limit}",
-        "Training truncates long {unit} in the middle. If the model's context is longer, raise data.max_length."),
+        "Training truncates long {unit} at the end. If the model's context is longer, raise data.max_length."),
     "leak": Spec("error", "rows also present in the training data", LEAK_ADVICE),
     "leak_conflicting_labels": Spec("warning", "rows also present in the training data, with another label",
         "Check which label is correct."),

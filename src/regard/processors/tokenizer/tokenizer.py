@@ -255,6 +255,18 @@ class TextTokenizer:
         processor = template.post_processor(self.id_to_token)
         return self._changed(lambda backend: setattr(backend, "post_processor", processor))
 
+    def with_prefix_space(self) -> TextTokenizer:
+        """Tokenizer that encodes a separate word like a word inside a text, in other programs."""
+
+        def add_spaces(backend: Tokenizer) -> None:
+            outer: Any = backend.pre_tokenizer
+            is_sequence = isinstance(outer, pre_tokenizers.Sequence)
+            for part in outer if is_sequence else (outer,):
+                if isinstance(part, pre_tokenizers.ByteLevel):
+                    part.add_prefix_space = True
+
+        return self._changed(add_spaces) if self.token_format.is_byte_level else self
+
     def _changed(self, change: Callable[[Tokenizer], Any]) -> TextTokenizer:
         """Copy with a changed backend."""
         backend = Tokenizer.from_str(self.backend.to_str())

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor, nn
@@ -30,6 +30,13 @@ InputBatches = Iterator[tuple[np.ndarray, Batch]]
 
 
 FILE_TYPES = (str, bytes, bytearray, memoryview, os.PathLike)  # Path or contents of a file.
+
+
+class Export(NamedTuple):
+    """Facts about a model for the processor files of other programs."""
+
+    max_length: int = 0  # maximum tokens of an input; 0: not in Hugging Face format
+    pad_id: int | None = None  # padding token of the Hugging Face checkpoint from which the model was loaded
 
 
 class Modality(Protocol):
@@ -77,8 +84,8 @@ class Modality(Protocol):
         """Processor of a checkpoint, adapted to the training settings."""
         return processor
 
-    def save_processor(self, processor: Any, config: Any, folder: Path, export: bool = False) -> None:
-        """Save the processor in Hugging Face format. `export`: with the special tokens that other programs must add."""
+    def save_processor(self, processor: Any, config: Any, folder: Path, export: Export | None = None) -> None:
+        """Save the processor in Hugging Face format. `export`: with the special tokens and limits for other programs."""
         processor.save(folder)
 
     def fit_config(self, config: Any, processor: Any) -> Any:

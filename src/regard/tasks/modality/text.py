@@ -1,7 +1,7 @@
 """Text: tokenizers, special tokens around one text or two, and batches of token sequences.
 
 Decoders read `[start] A [delimiter] B [extract]` and classify the last token, as in the fine-tuning of GPT-1; encoders read
-`[CLS] A [SEP] B [SEP]` and classify the first token. Long texts are truncated in the middle.
+`[CLS] A [SEP] B [SEP]` and classify the first token. Long texts are truncated at the end, as in `transformers`.
 
 A sample of `classify` and `choose` is one or more token sequences: a text, two texts, a pair in both orders, or a context
 with each choice."""
@@ -32,10 +32,19 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, SettingError
 from regard.files import write_json
 from regard.nn.blocks.heads import text_head
-from regard.processors.tokenizer.tokenizer import END, END_OF_TEXT, PAD, START, Role, TextTokenizer, TokenTemplate
+from regard.processors.tokenizer.tokenizer import (
+    END,
+    END_OF_TEXT,
+    PAD,
+    START,
+    Role,
+    TextTokenizer,
+    TokenTemplate,
+    template_of,
+)
 from regard.processors.tokenizer.vocabulary import MARIAN_VOCABULARY
 from regard.tasks import base
-from regard.tasks.modality.base import InputBatches, InputFields, Modality
+from regard.tasks.modality.base import Export, InputBatches, InputFields, Modality
 from regard.types import IGNORE, Batch, BodyOutput, TextFields
 
 HEAD_TOKENS = ("_start_", "_delimiter_", "_classify_")  # special tokens of GPT-1 fine-tuning, named as in its code
@@ -52,11 +61,15 @@ class Text(Modality):
     processor_files = ("tokenizer.json", "tokenizer_config.json", *MARIAN_VOCABULARY)
     has_text = True
 
-    def __init__(self, tokenizer: str = "", head_tokens: bool = False, documents: bool = False) -> None:
+    def __init__(
+        self, tokenizer: str = "", head_tokens: bool = False, documents: bool = False, split_words: bool = False
+    ) -> None:
         """`tokenizer`: kind of new tokenizers; `sentence` (BPE with start, end and padding tokens), `words`, `bytes` (byte
         BPE or characters), or empty for every `data.tokenizer_type`. `head_tokens`: decoders have special tokens for a
-        head. `documents`: texts are parts of documents, which decoders separate by an end token."""
-        self.tokenizer, self.head_tokens, self.documents = tokenizer, head_tokens, documents
+        head. `documents`: texts are parts of documents, which decoders separate by an end token. `split_words`: texts are
+        lists of words."""
+        self.tokenizer, self.head_tokens = tokenizer, head_tokens
+        self.documents, self.split_words = documents, split_words
         size = () if tokenizer == "words" else ("data.vocab_size",)
         self.settings = (*size, "data.tokenizer", "data.split_special_tokens", "train.batch_tokens", "train.packing")
 
@@ -96,20 +109,30 @@ class Text(Modality):
     def load_processor(self, folder: Path) -> TextTokenizer | None:
         return TextTokenizer.find(folder)
 
-    def save_processor(self, processor: Any, config: Any, folder: Path, export: bool = False) -> None:
-        text = processor
-        if export and config.traits.is_encoder:
-            # a post-processor for special tokens, so that other programs use the same token ids
-            end, types = (config.eos_id,), min(config.traits.token_types - 1, 1)
-            text = text.with_template(TokenTemplate((config.bos_id,), end * config.traits.separators, end, types))
-        elif export and self.head_tokens and all(text.backend.token_to_id(mark) is not None for mark in HEAD_TOKENS):
-            marks = SpecialTokens.from_tokenizer(text, config)
-            text = text.with_template(TokenTemplate(marks.start, marks.delimiter, marks.extract))
-        found = text.settings()
+    def save_processor(self, processor: Any, config: Any, folder: Path, export: Export | None = None) -> None:
+        text, found = processor, processor.settings()
+        if export is not None:
+            text = self._exported(text, config)
+            if pad := text.id_to_token(pad_token_id(text, config, export.pad_id)):
+                found["pad_token"] = pad  # other programs need one to build a batch
+            if export.max_length:
+                found["model_max_length"] = export.max_length
         if config.traits.token_types > 1:  # otherwise Hugging Face ignores token types
             found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
         text.save(folder / "tokenizer.json")
         write_json(folder / "tokenizer_config.json", found)
+
+    def _exported(self, text: TextTokenizer, config: Any) -> TextTokenizer:
+        """Tokenizer that adds the special tokens of the task in other programs, so that they use the same token ids."""
+        if config.traits.is_encoder:
+            end, types = (config.eos_id,), min(config.traits.token_types - 1, 1)
+            text = text.with_template(TokenTemplate((config.bos_id,), end * config.traits.separators, end, types))
+        elif self.tokenizer in ("sentence", "words"):
+            text = text.with_template(TokenTemplate(end=(config.eos_id,)))
+        elif SpecialTokens.has_head_tokens(text):
+            marks = SpecialTokens.from_tokenizer(text, config) if self.head_tokens else SpecialTokens((), (), ())
+            text = text.with_template(TokenTemplate(marks.start, marks.delimiter, marks.extract))
+        return text.with_prefix_space() if self.split_words else text
 
     def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
         ids: dict[str, Any]
@@ -228,6 +251,16 @@ def pad_id(config: Any) -> int:
     return int(config.pad_id if config.traits.is_encoder else config.eos_id)
 
 
+def pad_token_id(text: TextTokenizer | None, config: Any, published: int | None) -> int:
+    """Id of the padding token for other programs: the published one, the padding token of the model, or the unknown token if
+    the model pads with an ordinary token, which other programs would then find in texts."""
+    if published is not None:
+        return published
+    number = int(config.eos_id if config.traits.pad_id is None else config.pad_id)
+    unknown = None if text is None or number in text.special_ids else text.special_id("unknown")
+    return number if unknown is None else unknown
+
+
 def special_token_ids(text: TextTokenizer) -> dict[str, int]:
     """Ids of the special tokens of an encoder that the tokenizer has, by config field."""
     ids = {name: text.special_id(role) for name, role in SPECIAL_ID_FIELDS.items()}
@@ -255,11 +288,19 @@ class SpecialTokens:
 
     @classmethod
     def from_tokenizer(cls, text: TextTokenizer, config: Any) -> SpecialTokens:
+        """Special tokens of an encoder, of a head, or of the tokenizer of a checkpoint."""
         if config.traits.is_encoder:
             end = (config.eos_id,)
             return cls((config.bos_id,), end * config.traits.separators, end)
+        if not cls.has_head_tokens(text):
+            published = template_of(text.backend) or TokenTemplate()
+            return cls(published.start, published.separator, published.end)
         ids = (text.backend.token_to_id(mark) for mark in HEAD_TOKENS)
         return cls(*(() if number is None else (number,) for number in ids))
+
+    @staticmethod
+    def has_head_tokens(text: TextTokenizer) -> bool:
+        return any(text.backend.token_to_id(mark) is not None for mark in HEAD_TOKENS)
 
     def second_text(self, text: str) -> str:
         """The second of two texts, with a leading space if the tokenizer has no delimiter."""
@@ -273,7 +314,7 @@ class SpecialTokens:
     def build_sequence(self, parts: Sequence[Sequence[int]], max_length: int) -> TokenSequence:
         """Concatenate texts and special tokens. Only the texts are truncated."""
         room = self.max_text_tokens(max_length, len(parts))
-        kept = truncate_middle(parts, room)
+        kept = truncate(parts, room)
         truncated = sum(map(len, parts)) > room
         if len(kept) == 1:
             return TokenSequence([*self.start, *kept[0], *self.extract], truncated, 0)
@@ -281,18 +322,14 @@ class SpecialTokens:
         return TokenSequence([*first, *kept[1], *self.extract], truncated, len(first))
 
 
-def truncate_middle(parts: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
-    """Texts truncated to `max_tokens` in total. The longer of two texts is truncated first, each in the middle, because the
-    beginning and end of a text are the most informative."""
-    if sum(map(len, parts)) <= max_tokens:
-        return [list(part) for part in parts]
+def truncate(parts: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
+    """Texts truncated at the end to `max_tokens` in total, the longer of two texts first, as in `transformers`."""
     sizes = [max_tokens]
     if len(parts) > 1:
         small = min(min(map(len, parts)), max_tokens // 2)
         sizes = [small, max_tokens - small] if len(parts[0]) <= len(parts[1]) else [max_tokens - small, small]
-    return [
-        [*part[: size - size // 2], *part[len(part) - size // 2 :]] for part, size in zip(parts, sizes, strict=True)
-    ]
+    fits = sum(map(len, parts)) <= max_tokens
+    return [list(part if fits else part[:size]) for part, size in zip(parts, sizes, strict=True)]
 
 
 # -- batches of token rows
@@ -423,7 +460,7 @@ class WindowObjective(base.Objective):
 
     fields = ("text", "second", "owner", "label")
     count_fields = ("second", "owner", "label")
-    truncation = "in the middle"
+    truncation = "at the end"
 
     def adapt_config(self, config: Any) -> Any:
         return replace(config, pooler=False) if config.traits.optional_pooler else config
