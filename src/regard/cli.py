@@ -255,6 +255,8 @@ def predict(
     found = None if search is None else predict.read_search_texts(search, renamed)
     model = load(folder, task=None if found is None else "embed", device=pick_device(device), dtype=dtype)
     print_stderr(model.dtype_note)
+    if split is not None and not model.objective.modality.has_text:
+        raise RegardError(f"data.split_special_tokens has no effect on task '{model.task.name}' without texts.")
     if split is not None:
         model.require_tokenizer().split_special_tokens = coerce(split, bool, "data.split_special_tokens")
     if found is not None:

@@ -131,5 +131,7 @@ def _matches(value: Any, hint: Any) -> bool:
 
 
 def _type_error(name: str, value: Any, hint: Any) -> SettingError:
-    kind = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}.get(hint, str(hint))
-    return SettingError(f"Setting '{name}' must be {kind}, got '{value}'.")
+    nouns = {int: "an integer", float: "a number", bool: "true or false", str: "a string", types.NoneType: "none"}
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    expected = " or ".join(nouns.get(option, str(option)) for option in options)
+    return SettingError(f"Setting '{name}' must be {expected}, got '{value}'.")

@@ -146,5 +146,6 @@ def test_a_run_keeps_the_choice_and_encodes_its_data_again(tmp_path: Path, cli: 
         model.require_tokenizer().split_special_tokens = True
         assert said[1] == model.predict(f"the{END_OF_TEXT}", max_new_tokens=2, temperature=0).extra["token_ids"]
     assert tokens[0] < tokens[1]
-    done = cli("predict", out, "the", "--set", "data.max_length=2")
-    assert done.code == 2 and "decode" in done.err
+    for setting, word in (("max_length=2", "decode"), ("split_special_tokens=maybe", "true or false or none")):
+        done = cli("predict", out, "the", "--set", f"data.{setting}")
+        assert done.code == 2 and word in done.err

@@ -4,6 +4,7 @@ texts, short and long, alone and padded."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer, TokenTemplate
 from regard.systems import SYSTEMS
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions, encode_samples
+from regard.tasks.embed import Pooling
 from tiny import near, noisy
 from tokenizer_files import STORY, make, train_words, write_roberta
 
@@ -226,6 +228,15 @@ def test_long_texts_do_not_stop_pipelines(tmp_path: Path) -> None:
             assert found[0]["label"] == value.value and found[0]["score"] == pytest.approx(max(value.score), abs=1e-5)
 
 
+def test_embeddings_have_the_maximum_length_of_their_pooling(tmp_path: Path) -> None:
+    model = made("bert", "embed")
+    model.spec = replace(model.spec, options=HeadOptions(pooling=Pooling(max_length=9)))
+    regard.save(model, tmp_path, layout="huggingface")
+    tokens = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokens.model_max_length == 9
+    check_embed(model, peer(tmp_path), tokens, 1e-9)
+
+
 def test_a_language_model_does_not_add_the_tokens_of_a_head(tmp_path: Path) -> None:
     regard.save(made("gpt2", "classify"), tmp_path / "head", layout="huggingface")
     model = regard.load(tmp_path / "head", task="lm")
@@ -234,11 +245,12 @@ def test_a_language_model_does_not_add_the_tokens_of_a_head(tmp_path: Path) -> N
     check_tokens(model, peer(tmp_path / "lm"), AutoTokenizer.from_pretrained(tmp_path / "lm"), 1e-9)
 
 
-def test_tokens_that_a_published_tokenizer_adds_are_added_to_prompts_and_texts(tmp_path: Path) -> None:
-    """GPT-2 with a start token around each text."""
+@pytest.mark.parametrize("adds", [True, False])
+def test_tokens_that_a_published_tokenizer_adds_are_added_to_prompts_and_texts(adds: bool, tmp_path: Path) -> None:
+    """GPT-2 without the tokens of a head, and possibly with a start token before each text."""
     text = TextTokenizer.train_lm_bpe([STORY], 340).with_special_tokens(["<|start|>", "<|sep|>"])
     start, sep = 340, 341
-    text = text.with_template(TokenTemplate((start,), (sep,), (), 0))
+    text = text.with_template(TokenTemplate((start,), (sep,), (), 0)) if adds else text
     for task, labels in (("lm", ()), ("classify", ("good", "bad"))):
         config = SYSTEMS["gpt2"].config(**SIZES, vocab_size=text.size, eos_id=339)
         row = find_task(task, "text")
@@ -249,7 +261,7 @@ def test_tokens_that_a_published_tokenizer_adds_are_added_to_prompts_and_texts(t
             AutoTokenizer.from_pretrained(tmp_path / task),
             peer(tmp_path / task),
         )
-        assert tokens("the cat")["input_ids"][0] == start
+        assert (tokens("the cat")["input_ids"][0] == start) is adds
         CHECKS[task](published, theirs, tokens, 1e-9)
         if task == "lm":
             inputs = tokens("the cat", return_tensors="pt")
