@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_predict_files import SQUAD, TEXTS, made
 
 from conftest import Cli
 from data_files import refused
@@ -16,10 +17,14 @@ from regard.runs.check import check
 from regard.runs.explain import read_texts
 from regard.runs.predict import read_inputs
 from regard.tasks import TASKS, Task, find_task
-from test_predict_files import SQUAD, TEXTS, made
 
 TEXT_TASKS = [task for task in TASKS if task.input == "text"]
-URLS = ("https://host.example/a.txt", "https://host.example/words", "s3://bucket/a.csv", "HTTP://host.example/a.png?b=[1]")
+URLS = (
+    "https://host.example/a.txt",
+    "https://host.example/words",
+    "s3://bucket/a.csv",
+    "HTTP://host.example/a.png?b=[1]",
+)
 
 
 def read_all(task: Task, *words: str) -> list[Any]:

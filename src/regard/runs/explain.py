@@ -11,11 +11,10 @@ from typing import Any
 
 from regard.data.text.files import existing_file, read_blocks
 from regard.errors import DataError, RegardError
-from regard.runs.predict import FILE_NAME
+from regard.runs.predict import FILE_NAME, may_be_path
 from regard.tasks import Task
 
 STDIN_ARGUMENT = "-"
-MAX_PATH_CHARS = 4096  # Maximum length of a file path.
 
 
 def read_texts(task: Task, inputs: Sequence[str]) -> list[str]:
@@ -58,7 +57,7 @@ def _read_text(text: str) -> str:
     where = text
     if text == STDIN_ARGUMENT:
         text, where = sys.stdin.read(), "standard input"
-    elif len(text) >= MAX_PATH_CHARS or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
+    elif not may_be_path(text) or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
         return text
     else:
         path = existing_file(text)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.file_discovery import IMAGE_SUFFIXES, walk_files
-from regard.data.text.files import chunked, existing_file, expand_patterns, read_lines
+from regard.data.text.files import chunked, existing_file, expand_patterns, read_lines, reject_url
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format
 from regard.data.text.tables import iterate_rows
 from regard.decode.settings import DecodeSettings
@@ -30,6 +30,7 @@ FILE_NAME = re.compile(rf"\S+({'|'.join(map(re.escape, (*ALL_TABLE_SUFFIXES, '.c
 """Arguments of this form are file names, so that a misspelled file name is an error instead of a text."""
 
 STDIN_NAME = "standard input"
+MAX_PATH_CHARS = 4096  # Maximum length of a file path.
 
 POINT_FILE_START = re.compile(r"(ply|C?N?OFF|solid\b.*|v\s.*|#.*|[-+.\deE]+([\s,;]+[-+.\deE]+)+)$")
 """First line of a point cloud file, to detect file contents instead of paths on standard input."""
@@ -76,8 +77,6 @@ def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | 
     else:
         for entry in inputs:
             if not _is_file(task, entry):
-                if os.path.isdir(entry):
-                    print(f"note: {entry} is a folder; its name is used as text.", file=sys.stderr)
                 yield _text_input(task, entry)
             elif columns or file_format(entry) in task.reader.table_suffixes:
                 for number, value in task.reader.inputs(entry, columns):
@@ -137,8 +136,20 @@ def _table_inputs(task: Task, entry: str, columns: Mapping[str, str] | None) -> 
             yield PredictInput(sample.content or sample.source, where, name=inside)
 
 
+def may_be_path(text: str) -> bool:
+    """False for a text that is too long for a path. Raise `DataError` for a folder or a URL."""
+    if len(text) >= MAX_PATH_CHARS:
+        return False
+    reject_url(text)
+    if os.path.isdir(text):
+        pattern = os.path.join(text, "*.txt")
+        advice = f"Pass files, or a quoted pattern such as '{pattern}'. For a text of this name, use standard input."
+        raise DataError("expected a text or a file, got a folder.", text, advice=advice)
+    return True
+
+
 def _is_file(task: Task, text: str) -> bool:
-    if len(text) >= 4096:
+    if task.input == "text" and not may_be_path(text):
         return False
     tables = task.reader.table_suffixes
     if os.path.isfile(text) and (task.input == "text" or file_format(text) in tables):  # images have no columns

@@ -115,7 +115,8 @@ def _coco_rows(path: Path, document: Mapping[str, Any], inputs_only: bool) -> It
     hint = f"Expected COCO format: {form}."
     images, annotations = document.get("images"), document.get("annotations", [])
     if not isinstance(images, list) or not isinstance(annotations, list):
-        raise DataError("missing or invalid list 'images' or 'annotations'.", path, advice=hint)
+        keys = tables.format_list(document)
+        raise DataError(f"missing or invalid list 'images' or 'annotations' (keys: {keys}).", path, advice=hint)
     annotations = [] if inputs_only else annotations
     images_by_id: dict[Any, dict[str, Any]] = {}
     captioned: set[Any] = set()

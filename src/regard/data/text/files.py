@@ -50,6 +50,8 @@ _PATTERN_HINT = (
     "Patterns support * ? [abc] and **/ (folders at any depth). Quote patterns so that the shell does not expand them."
 )
 
+_URL = re.compile(r"[A-Za-z][\w+.-]+://\S+")
+
 WildcardMatch = tuple[str, ...]  # Text matched by each wildcard of a pattern, for one file
 
 Columns = Mapping[str, str] | None  # column names of the user by column of the reader
@@ -113,8 +115,19 @@ def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
+def is_url(text: str) -> bool:
+    return _URL.fullmatch(text) is not None
+
+
+def reject_url(text: str | Path) -> None:
+    """Raise `DataError` for a URL in place of a path."""
+    if is_url(str(text)):
+        raise DataError("URLs are not supported.", str(text), advice="Download the file and pass its path.")
+
+
 def existing_file(path: str | Path) -> Path:
     """Path of an existing file; otherwise raise `DataError` with the most similar file name."""
+    reject_url(path)
     path = Path(os.path.expanduser(path))
     # os.path, because Path.exists raises for too long names and for folders without permission.
     if os.path.isdir(path):
@@ -219,6 +232,8 @@ def expand_patterns(entries: str | os.PathLike[str] | Iterable[str | os.PathLike
     """Entries with every pattern replaced by the matching files in sorted order; other entries are unchanged."""
     paths = [entries] if isinstance(entries, str | os.PathLike) else entries
     texts = [os.fspath(entry) for entry in paths]
+    for text in texts:
+        reject_url(text)
     return [name for text in texts for name in (_expand_entry(text) if _WILDCARD.search(text) else [text])]
 
 

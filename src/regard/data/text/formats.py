@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.files import ErrorHandler, existing_file, read_lines
+from regard.data.text.files import ErrorHandler, existing_file, read_blocks, read_lines
 from regard.errors import DataError, RegardError
 
 Row = tuple[int, Any]  # Line number (row number in Parquet), and values by column or the error of an invalid row
@@ -48,13 +48,16 @@ def _read_jsonl(
     path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath]
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield line numbers and JSON objects; None for an empty or invalid line."""
-    hint = "Write one JSON object per line"
+    hint, is_first = "Write one JSON object per line", True
     for line, text in read_lines(path, on_error):
         record = None
         if text.strip():
+            is_first, at_start = False, is_first
             try:
                 record = json.loads(text)
             except (ValueError, RecursionError) as error:
+                if at_start and getattr(error, "pos", 0) >= len(text.rstrip()):  # the value continues on the next line
+                    _reject_long_document(path)
                 program = "'.[]'" if text.lstrip().startswith("[") else "."
                 advice = f"{hint}; to convert a file, run: jq -c {program} FILE"
                 on_error(DataError(f"invalid JSON: {error}.", path, line, advice))
@@ -65,6 +68,47 @@ def _read_jsonl(
                     on_error(DataError(problem, path, line, advice))
                     record = None
         yield line, record
+
+
+def read_document(path: Path) -> Any:
+    """The JSON value of a whole file; raise `DataError` for invalid JSON."""
+    try:
+        return json.loads("".join(text for _, text in read_blocks(path)))
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise DataError(f"invalid JSON: {error}.", path, line, "To find the error, run: jq . FILE") from error
+
+
+def _reject_long_document(path: Path) -> None:
+    """Raise `DataError` for a JSON document of several lines."""
+    try:
+        document = read_document(path)
+    except DataError:  # the error of the line is reported
+        return
+    raise _document_error(path, document)
+
+
+def reject_document(entry: str | Path) -> None:
+    """Raise `DataError` for a JSON document on a single line, such as SQuAD: an object with a list of objects."""
+    path, ignored = existing_file(entry), list[DataError]()
+    rows = (row for _, row in _read_jsonl(path, ignored.append, ()) if row)
+    first = next(rows, {})
+    if any(map(_is_record_list, first.values())) and next(rows, None) is None:
+        raise _document_error(path, first)
+
+
+def _document_error(path: Path, document: Any) -> DataError:
+    found, program = f"a list of {len(document):,} values", ".[]"
+    if isinstance(document, dict):
+        found = f"one JSON document with the keys {', '.join(document)}"
+        program = next((f".{key}[]" for key, value in document.items() if _is_record_list(value)), ".")
+    problem = f"expected one JSON object per line, got {found}."
+    return DataError(problem, path, advice=f"To convert the file, run: jq -c '{program}' FILE", kind="header")
+
+
+def _is_record_list(value: object) -> bool:
+    """True for a list of JSON objects."""
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def _read_parquet(path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath]) -> Iterator[Row]:
@@ -155,6 +199,7 @@ class TableFormat:
 
 
 TAB_SUFFIXES = (".tsv", ".tab", ".txt")
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 FORMATS = (
     TableFormat(
         TAB_SUFFIXES,
@@ -163,7 +208,7 @@ FORMATS = (
         is_named=False,
     ),
     TableFormat((".csv",), _read_csv, "commas", is_named=False),
-    TableFormat((".jsonl", ".ndjson", ".json"), _read_jsonl, "one object per line"),
+    TableFormat(JSON_SUFFIXES, _read_jsonl, "one object per line"),
     TableFormat((".parquet", ".pq"), _read_parquet, schema=_parquet_schema),
 )
 _FORMAT_BY_SUFFIX = {suffix: form for form in FORMATS for suffix in form.suffixes}

@@ -91,7 +91,11 @@ def _squad_rows(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
     """Yield numbers from 1 and questions of all articles in SQuAD JSON, or the errors of invalid articles."""
     articles = document.get("data")
     if not isinstance(articles, list):
-        raise DataError("missing list 'data'.", path, advice=f"{_SQUAD_HINT} For one question per line, use .jsonl.")
+        raise DataError(
+            f"missing list 'data' (keys: {tables.format_list(document)}).",
+            path,
+            advice=f"{_SQUAD_HINT} For one question per line, use .jsonl.",
+        )
     number = 0
     for article_number, article in enumerate(articles, start=1):
         title = article.get("title", "") if isinstance(article, dict) else ""
