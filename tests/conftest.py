@@ -154,9 +154,10 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
     from regard.cli import main
 
-    def call(*words: object, stdin: str = "") -> Done:
+    def call(*words: object, stdin: str | bytes = "") -> Done:
+        content = stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8", "surrogateescape"))
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
             main()
