@@ -29,7 +29,15 @@ PREDICT_CHUNK = 512  # Lines of standard input per batch of predictions.
 
 DataOption = Annotated[
     list[str] | None,
-    typer.Option("--data", help="Data: files, folders or a quoted glob. Parallel text: SRC:TGT.", show_default=False),
+    typer.Option(
+        "--data",
+        help="Data: files, folders, a quoted glob, or - (standard input). Parallel text: SRC:TGT.",
+        show_default=False,
+    ),
+]
+FormatOption = Annotated[
+    str | None,
+    typer.Option("--format", help="Format of standard input (-), such as csv, tsv, jsonl or txt. Default: detected."),
 ]
 ColumnsOption = Annotated[
     list[str] | None, typer.Option("--columns", help="Map columns: text=NAME, source=NAME target=NAME.")
@@ -100,6 +108,7 @@ def train(
         list[str] | None,
         typer.Option("--valid", help="Validation data. Default: hold out a fraction (data.valid_fraction)."),
     ] = None,
+    form: FormatOption = None,
     columns: ColumnsOption = None,
     model: Annotated[
         str | None,
@@ -115,14 +124,15 @@ def train(
 
     renamed = parse_columns(columns)
     check_names(task, model, overrides or (), config, resume)
+    entries, valid_entries = read_stdin(task, form, data, valid)
     from regard.runs.train import train as run_train
 
     run_train(
         task,
-        data or (),
+        entries,
         out=out,
         model=model,
-        valid=valid or (),
+        valid=valid_entries,
         columns=renamed,
         settings=overrides or (),
         config=config,
@@ -136,6 +146,7 @@ def check(
     task: TaskArgument,
     data: DataOption = None,
     valid: Annotated[list[str] | None, typer.Option("--valid", help="Validation data, checked for leaks.")] = None,
+    form: FormatOption = None,
     columns: ColumnsOption = None,
     overrides: SetOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
@@ -148,10 +159,11 @@ def check(
 
     check_task(task)
     collect_overrides(overrides or ())
+    entries, valid_entries = read_stdin(task, form, data, valid)
     from regard.runs.check import check as run_check
 
     report = run_check(
-        task, data or (), valid=valid or (), columns=parse_columns(columns), settings=overrides or (), out=out
+        task, entries, valid=valid_entries, columns=parse_columns(columns), settings=overrides or (), out=out
     )
     print(dumps(report.as_dict(), ensure_ascii=False) if json else report)
     raise typer.Exit(1 if report.errors else 0)
@@ -161,6 +173,7 @@ def check(
 def evaluate(
     folder: ModelArgument,
     data: DataOption = None,
+    form: FormatOption = None,
     columns: ColumnsOption = None,
     overrides: SetOption = None,
     device: DeviceOption = "auto",
@@ -175,11 +188,12 @@ def evaluate(
 
     check_model(folder, dtype)
     collect_overrides(overrides or ())
+    (entries,) = read_stdin(folder, form, data)
     from regard.runs import evaluate
 
     result = evaluate.evaluate(
         folder,
-        data or (),
+        entries,
         columns=parse_columns(columns),
         settings=overrides or (),
         device=device,
@@ -203,8 +217,9 @@ def predict(
     folder: ModelArgument,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(help="Texts, text files, tables, images or point clouds. Default: standard input."),
+        typer.Argument(help="Texts, text files, tables, images or point clouds. Default: - (standard input)."),
     ] = None,
+    form: FormatOption = None,
     overrides: SetOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
@@ -247,21 +262,25 @@ def predict(
     if search is not None and (choices is not None or said):
         raise RegardError("--search cannot be combined with --choices or --set. Allowed: --top-k, --columns.")
     check_model(folder, dtype)
+    from regard.data.standard_input import uses_stdin
     from regard.model import load
     from regard.runs import predict
+    from regard.runs.inputs import read_search_texts
     from regard.training.distributed import pick_device
 
-    found = None if search is None else predict.read_search_texts(search, renamed)
+    uses_stdin(form, *(inputs or ["-"]), *filter(None, [search]))
+    found = None if search is None else read_search_texts(search, renamed, form)
+    form = None if search == "-" else form
     model = load(folder, task=None if found is None else "embed", device=pick_device(device), dtype=dtype)
     if model.dtype_note:
         print_stderr(model.dtype_note)
     if found is not None:
-        failed = predict.search(model, inputs or [], found, top_k, json, PREDICT_CHUNK)
+        failed = predict.search(model, inputs or [], found, top_k, json, PREDICT_CHUNK, form)
     elif choices is not None:
-        failed = predict.choose(model, inputs or [], choices.split("|"), json)
+        failed = predict.choose(model, inputs or [], choices.split("|"), json, form)
     else:
         decode = apply_overrides(model.spec.decode, said["decode"]) if said else model.spec.decode
-        failed = predict.predict(model, inputs or [], decode, json, PREDICT_CHUNK, renamed or None, out)
+        failed = predict.predict(model, inputs or [], decode, json, PREDICT_CHUNK, renamed or None, out, form)
     raise typer.Exit(2 if failed else 0)
 
 
@@ -326,6 +345,7 @@ def probe(
     test: Annotated[
         list[str] | None, typer.Option("--test", help="Images that measure the accuracy. Default: hold out a fraction.")
     ] = None,
+    form: FormatOption = None,
     columns: ColumnsOption = None,
     max_images: Annotated[int, typer.Option("--max-images", help="Maximum number of training images.")] = 60_000,
     out: Annotated[Path, typer.Option("--out", help="Chart of the accuracy by layer: .png or .svg.")] = Path(
@@ -337,13 +357,14 @@ def probe(
 ) -> None:
     """Train linear probes on the layers of an image model."""
     check_model(folder, dtype)
+    entries, valid_entries, test_entries = read_stdin("classify", form, data, valid, test)
     from regard.runs.probe import probe as run_probe
 
     found = run_probe(
         folder,
-        data or (),
-        valid=valid or (),
-        test=test or (),
+        entries,
+        valid=valid_entries,
+        test=test_entries,
         columns=parse_columns(columns),
         max_images=max_images,
         out=out,
@@ -468,6 +489,19 @@ def parse_columns(columns: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
+def read_stdin(task: str | Path, form: str | None, *groups: list[str] | None) -> list[list[str]]:
+    """Data entries with the saved file of standard input in place of `-`. `task`: a name, or a model folder."""
+    given = [group or [] for group in groups]
+    if form is None and not any("-" in group for group in given):
+        return given
+    from regard.data.standard_input import save_stdin
+    from regard.model import stored_task
+    from regard.tasks import find_task
+
+    reader = (stored_task(task) if isinstance(task, Path) else find_task(task)).reader
+    return save_stdin(reader, form, *given)
+
+
 def print_table(rows: list[dict[str, Any]], right_aligned: tuple[str, ...] = ()) -> None:
     """Print aligned columns. In a terminal, the last column is wrapped; in a pipe, lines are not wrapped."""
     if not rows:
@@ -493,7 +527,7 @@ def expand_options(args: Sequence[str]) -> list[str]:
     for number, word in enumerate(args):
         if word == "--":
             return [*result, *args[number:]]
-        if word.startswith("-"):
+        if word.startswith("-") and word != "-":
             current, first = (word if word in MULTI_VALUE_OPTIONS else ""), True
             result.append(word)
         elif current and not first and (current in PATH_OPTIONS or "=" in word):

@@ -147,9 +147,9 @@ RUN = (
     *within("regard.tasks", "base modality translate"), *within("regard.tasks.modality", "base text"),
     *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
     *within("regard.data.batching", "padding samplers"),
-    *within("regard.data", "file_discovery memory_tables reader store"),
+    *within("regard.data", "file_discovery memory_tables reader standard_input store"),
     *within("regard.data.text", "files formats samples tables"),
-    *within("regard.runs", "predict"),
+    *within("regard.runs", "inputs predict"),
 )  # fmt: skip
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
 

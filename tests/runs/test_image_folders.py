@@ -16,7 +16,7 @@ from PIL import Image
 from rich.console import Console
 
 import regard
-from conftest import Cli, rows
+from conftest import Cli, rows, stdin
 from data_files import refused
 from regard.data.images.labeled import ImageSample, iterate_images, iterate_unlabeled
 from regard.data.settings import DataSettings
@@ -28,7 +28,8 @@ from regard.explain.images import ImageExplanation
 from regard.runs import progress
 from regard.runs.check import check
 from regard.runs.evaluate import small_sample_warning
-from regard.runs.predict import predict, read_inputs
+from regard.runs.inputs import read_inputs
+from regard.runs.predict import predict
 from regard.runs.probe import split_images
 from regard.runs.progress import ProgressReporter
 from regard.systems import find_preset
@@ -88,7 +89,7 @@ def test_inputs_and_folders_of_other_kinds_are_reported(tmp_path: Path, monkeypa
     for task, out, message in ((SEGMENT, tmp_path / "seen.png", "--out"), (CLASSIFY, tmp_path, "prints text")):
         model: Any = SimpleNamespace(task=task, objective=task.objective)
         refused(message, predict, model, ["x.png"], DecodeSettings(), False, 1, None, out, error=RegardError)
-    monkeypatch.setattr("sys.stdin", ["a.png\n", "\n"])  # an empty line is not an image
+    monkeypatch.setattr("sys.stdin", stdin("a.png\n\n"))  # an empty line is not an image
     assert [one.value for one in read_inputs(CLASSIFY, [])] == ["a.png", None]
 
 

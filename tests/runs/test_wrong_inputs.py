@@ -15,7 +15,7 @@ from regard.data.text.formats import read_header
 from regard.errors import RegardError
 from regard.runs.check import check
 from regard.runs.explain import read_texts
-from regard.runs.predict import read_inputs
+from regard.runs.inputs import read_inputs
 from regard.tasks import TASKS, Task, find_task
 
 TEXT_TASKS = [task for task in TASKS if task.input == "text"]

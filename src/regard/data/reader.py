@@ -37,6 +37,7 @@ class Reader:
     min_valid_samples: int = 100  # minimum of held-out samples in large datasets: fewer give imprecise scores
     suffixes: tuple[str, ...] = ()  # extensions of files that are samples; empty: samples are texts
     table_suffixes: tuple[str, ...] = TABLE_SUFFIXES  # files with one input per row; others: per line
+    plain_suffix: str = ""  # extension of plain text, if data of this kind can be plain text instead of a table
     files: Callable[[Sequence[str]], list[str]] = expand_patterns  # files of paths and glob patterns
     file_paths: Callable[[str], Sequence[str]] = lambda entry: split_parallel(entry) or (entry,)  # paths of an entry
     recipe: Callable[[str], Any] = lambda entry: None  # recipe of a synthetic dataset; None if the entry is a file

@@ -1,4 +1,4 @@
-"""`predict`: predictions for arguments, lines of files, rows of tables, images, point clouds, or standard input.
+"""`predict`: predictions for the inputs of a command.
 
 Predictions are printed in input order. A failed input prints an empty line, so that outputs stay aligned with inputs; the
 error goes to standard error."""
@@ -6,189 +6,19 @@ error goes to standard error."""
 from __future__ import annotations
 
 import json
-import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from regard.data.file_discovery import IMAGE_SUFFIXES, walk_files
-from regard.data.text.files import chunked, existing_file, expand_patterns, read_lines, reject_url
-from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format
-from regard.data.text.tables import iterate_rows
+from regard.data.standard_input import STDIN_ARGUMENT
+from regard.data.text.files import chunked
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
-from regard.index import read_config_files
-from regard.model import Model
-from regard.tasks import Task
+from regard.model import Model, stored_task
+from regard.runs.inputs import Columns, PredictInput, read_inputs
 from regard.types import Prediction
-
-FILE_NAME = re.compile(rf"\S+({'|'.join(map(re.escape, (*ALL_TABLE_SUFFIXES, '.conll', '.conllu', '.gz')))})")
-"""Arguments of this form are file names, so that a misspelled file name is an error instead of a text."""
-
-STDIN_NAME = "standard input"
-MAX_PATH_CHARS = 4096  # Maximum length of a file path.
-
-POINT_FILE_START = re.compile(r"(ply|C?N?OFF|solid\b.*|v\s.*|#.*|[-+.\deE]+([\s,;]+[-+.\deE]+)+)$")
-"""First line of a point cloud file, to detect file contents instead of paths on standard input."""
-
-
-@dataclass(frozen=True)
-class PredictInput:
-    """One input and its location."""
-
-    value: Any  # input of `Objective.predict`; None for an empty or unreadable input
-    location: str = ""  # file and line; empty for a command-line argument
-    error: RegardError | None = None  # error of an unreadable input
-    name: str = ""  # displayed name of an input without text or path, such as an image inside a table
-
-    def to_json(self) -> Any:
-        """The input in JSON output."""
-        if self.name:
-            return self.name
-        if is_dataclass(self.value):
-            known = ((field.name, getattr(self.value, field.name)) for field in fields(self.value))
-            return {name: value for name, value in known if name not in ("label", "path", "line")}
-        return "" if self.value is None else self.value
-
-
-def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[PredictInput]:
-    """Inputs from arguments, from lines or rows of files, or from lines of standard input.
-
-    The value of an empty line is None, except for generation tasks."""
-    if columns and not any(_is_file(task, entry) or _is_table(task, entry) for entry in inputs):
-        raise RegardError("--columns requires an input file.")
-    if task.objective.allows_empty_prompt and not inputs:
-        yield PredictInput("")
-    elif task.reader.suffixes:
-        for entry in _stdin_paths(task) if not inputs or list(inputs) == ["-"] else inputs:
-            if _is_table(task, entry):
-                yield from _table_inputs(task, entry, columns)
-            elif not entry:
-                yield PredictInput("" if task.objective.allows_empty_prompt else None)
-            else:  # an error in a file of a folder or pattern (with a location) stops no other input
-                for path in expand_files(task, [entry]):
-                    yield PredictInput(path, "" if path == entry else entry)
-    elif not inputs:
-        yield from _stdin_inputs(task)
-    else:
-        for entry in inputs:
-            if not _is_file(task, entry):
-                yield _text_input(task, entry)
-            elif columns or file_format(entry) in task.reader.table_suffixes:
-                for number, value in task.reader.inputs(entry, columns):
-                    if isinstance(value, DataError) and value.kind == "header":
-                        raise value
-                    failed = isinstance(value, DataError)
-                    yield PredictInput(None, entry, value) if failed else PredictInput(value, f"{entry}, line {number}")
-            else:
-                yield from _line_inputs(task, entry)
-
-
-def _stdin_paths(task: Task) -> Iterator[str]:
-    """Lines of standard input. If standard input is the content of a file, a single error is raised."""
-    try:
-        for number, line in enumerate(sys.stdin):
-            entry = line.strip()
-            if not number and entry and not os.path.exists(entry) and POINT_FILE_START.match(entry):
-                raise RegardError(
-                    f"Standard input: expected one path per line, got the content of a file ('{entry:.40}'). Pass the path."
-                )
-            yield entry
-    except UnicodeDecodeError as error:
-        raise RegardError(
-            f"Standard input: expected one path per line, got binary data. Pass the paths of {task.reader.unit} as arguments."
-        ) from error
-
-
-def expand_files(task: Task, inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
-    """Paths of the task's files for paths, patterns and folders; files of a folder are sorted by name."""
-    for entry in expand_patterns(inputs):
-        if not os.path.isdir(entry):
-            yield entry
-            continue
-        found = [item.path for item in walk_files(entry, task.reader.suffixes) if not item.reason]
-        if not found:
-            raise DataError(f"contains no {task.reader.unit}.", entry)
-        yield from found
-
-
-def _is_table(task: Task, entry: str) -> bool:
-    """True for a table of files, or for a part of one such as captions.json#val."""
-    if os.path.isfile(entry):
-        return file_format(entry) in task.reader.table_suffixes
-    name = next(iter(task.reader.paths(entry)), entry) if "#" in entry else entry
-    return name != entry and (os.path.isdir(name) or file_format(name) in task.reader.table_suffixes)
-
-
-def _table_inputs(task: Task, entry: str, columns: Mapping[str, str] | None) -> Iterator[PredictInput]:
-    """Inputs of the files listed or contained in a table, in order."""
-    for sample in task.reader.inputs(entry, columns):
-        if isinstance(sample, DataError):
-            yield PredictInput(None, entry, sample)
-        elif isinstance(sample, task.reader.sample_type):
-            inside = f"{Path(sample.path).stem}-{sample.line}" if sample.content else ""
-            # a table of points is a point cloud itself
-            where = "" if sample.source == entry else f"{sample.path}, row {sample.line}"
-            yield PredictInput(sample.content or sample.source, where, name=inside)
-
-
-def may_be_path(text: str) -> bool:
-    """False for a text that is too long for a path. Raise `DataError` for a folder or a URL."""
-    if len(text) >= MAX_PATH_CHARS:
-        return False
-    reject_url(text)
-    if os.path.isdir(text):
-        pattern = os.path.join(text, "*.txt")
-        advice = f"Pass files, or a quoted pattern such as '{pattern}'. For a text of this name, use standard input."
-        raise DataError("expected a text or a file, got a folder.", text, advice=advice)
-    return True
-
-
-def _is_file(task: Task, text: str) -> bool:
-    if task.input == "text" and not may_be_path(text):
-        return False
-    tables = task.reader.table_suffixes
-    if os.path.isfile(text) and (task.input == "text" or file_format(text) in tables):  # images have no columns
-        return True
-    return bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in tables
-
-
-def _text_input(task: Task, text: str, place: str = "") -> PredictInput:
-    return PredictInput(text if text.strip() or task.objective.generates else None, place)
-
-
-def _stdin_inputs(task: Task) -> Iterator[PredictInput]:
-    if sys.stdin.isatty():
-        print("Type one text per line; Ctrl-D ends.", file=sys.stderr)
-    for number, line in enumerate(sys.stdin, start=1):
-        try:
-            line.encode()  # invalid UTF-8 bytes are lone surrogates
-        except UnicodeEncodeError:
-            yield PredictInput(
-                None, STDIN_NAME, DataError("is not UTF-8.", STDIN_NAME, number, "Convert the file with iconv.")
-            )
-            continue
-        yield _text_input(task, line.rstrip("\r\n"), f"{STDIN_NAME}, line {number}")
-
-
-def _line_inputs(task: Task, path: str) -> Iterator[PredictInput]:
-    from regard.data.points.labeled import CLOUD_ONLY_SUFFIXES
-
-    ending = file_format(path)
-    if ending in (*CLOUD_ONLY_SUFFIXES, *IMAGE_SUFFIXES):
-        kind = "a point cloud" if ending in CLOUD_ONLY_SUFFIXES else "an image"
-        raise RegardError(f"{path}: expected text, got {kind}.")
-    if not Path(path).suffix:  # the argument could also be a text
-        print(f"Reading the lines of file {path}", file=sys.stderr)
-    found: list[DataError] = []
-    for number, text in read_lines(path, found.append):
-        yield PredictInput(None, path, found.pop()) if found else _text_input(task, text, f"{path}, line {number}")
-        found.clear()
-
 
 # -- output
 
@@ -202,8 +32,9 @@ class PredictionWriter:
         """`folder`: output folder of predictions that are files."""
         self.model, self.as_json, self.folder = model, as_json, folder or Path("predictions")
         self.written_names: set[str] = set()
-        self.interactive = not inputs and sys.stdin.isatty()  # True if a user types the inputs in a terminal
-        self.single_input = len(inputs) == 1
+        from_stdin = not inputs or list(inputs) == [STDIN_ARGUMENT]
+        self.interactive = from_stdin and sys.stdin.isatty()  # True if a user types the inputs in a terminal
+        self.single_input = len(inputs) == 1 and not from_stdin
         self.total = self.truncated = self.failed = 0
         self.error_locations: dict[str, list[str]] = {}  # further locations of each error
 
@@ -289,8 +120,9 @@ def predict(
     decode: DecodeSettings,
     as_json: bool,
     chunk_size: int,
-    columns: Mapping[str, str] | None = None,
+    columns: Columns = None,
     folder: Path | None = None,
+    form: str | None = None,
 ) -> int:
     """Print predictions in chunks of `chunk_size` inputs, or one at a time for a user in a terminal.
 
@@ -302,7 +134,7 @@ def predict(
         )
     if folder is not None and (folder.is_file() or (folder.suffix and not folder.is_dir())):
         raise RegardError(f"--out: expected a folder, got the file {folder}. Use --out {folder.stem}/.")
-    asked, said = read_inputs(model.task, inputs, columns), PredictionWriter(model, inputs, as_json, folder)
+    asked, said = read_inputs(model.task, inputs, columns, form), PredictionWriter(model, inputs, as_json, folder)
     if (
         not as_json
         and sys.stdout.isatty()
@@ -364,10 +196,10 @@ def _predict_or_errors(
     )
 
 
-def choose(model: Model, inputs: Sequence[str], choices: Sequence[str], as_json: bool) -> int:
+def choose(model: Model, inputs: Sequence[str], choices: Sequence[str], as_json: bool, form: str | None = None) -> int:
     """Print the choices for each input, ranked by probability."""
     said = PredictionWriter(model, inputs, as_json)
-    for one in read_inputs(model.task, inputs):
+    for one in read_inputs(model.task, inputs, form=form):
         if one.value is None and one.error is not None:
             said.write_missing(one, one.error)
             continue
@@ -388,16 +220,20 @@ def choose(model: Model, inputs: Sequence[str], choices: Sequence[str], as_json:
 
 
 def search(
-    model: Model, inputs: Sequence[str], texts: Mapping[int, str], top_k: int | None, as_json: bool, chunk_size: int
+    model: Model,
+    inputs: Sequence[str],
+    texts: Mapping[int, str],
+    top_k: int | None,
+    as_json: bool,
+    chunk_size: int,
+    form: str | None = None,
 ) -> int:
     """Print the `top_k` texts most similar to each input; the texts are embedded once."""
     from regard.runs.progress import ProgressPrinter
     from regard.tasks import embed
 
     task, source = model.task, model.spec.source
-    published, own = read_config_files(Path(source))
-    system = model.spec.system
-    trained = own["task"] if own else system.published.infer_task(published, system.tasks[0])
+    trained = stored_task(source).name
     if trained != task.name:
         print(
             f"warning: {source} has the task '{trained}', not 'embed': its similarities are not meaningful. "
@@ -407,7 +243,7 @@ def search(
     among, numbers = embed.build_index(model, list(texts.values()), ProgressPrinter("texts")), list(texts)
     said = PredictionWriter(model, inputs, as_json)
     headed = not (said.interactive or said.single_input or as_json)
-    for some in chunked(read_inputs(task, inputs), 1 if said.interactive else chunk_size):
+    for some in chunked(read_inputs(task, inputs, form=form), 1 if said.interactive else chunk_size):
         real = [one for one in some if one.value is not None]
         answers = iter(embed.search(model, [one.value for one in real], among, top_k or embed.TOP_K) if real else [])
         for one in some:
@@ -423,26 +259,6 @@ def search(
             if headed:
                 print(flush=True)
     return said.close()
-
-
-def read_search_texts(file: str, columns: Mapping[str, str]) -> dict[int, str]:
-    """Texts of a file by line number: one per line, or the column 'text' of a table, without empty texts."""
-    path = existing_file(file)
-    if file_format(path) in TABLE_SUFFIXES:
-        found = {}
-        for line, row in iterate_rows(file, ("text",), columns or None):
-            if isinstance(row, DataError):
-                raise row
-            found[line] = str(row["text"]).strip()
-    elif columns:
-        raise DataError("a text file has no columns.", path, advice="Remove --columns.")
-    else:
-        found = {line: text.strip() for line, text in read_lines(path)}
-    found = {line: text for line, text in found.items() if text}
-    if not found:
-        raise DataError("contains no text.", path, advice="Use one text per line, or a table with a column 'text'.")
-    print(f"Searching {len(found):,} text{'s'[: len(found) > 1]} in {file}", file=sys.stderr)
-    return found
 
 
 def _print_json(row: Mapping[str, Any]) -> None:

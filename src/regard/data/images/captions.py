@@ -27,7 +27,7 @@ from typing import Any
 from regard.data.file_discovery import IMAGE_SUFFIXES, find_subfolder
 from regard.data.file_samples import COLUMN_ALIASES, SPLIT_FOLDERS, EmbeddedFile, cell_value, resolve_file
 from regard.data.images.labeled import IMAGE, ImageSample
-from regard.data.memory_tables import is_saved_table, table_folders
+from regard.data.memory_tables import is_memory_table, table_folders
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text import tables
 from regard.data.text.files import Columns, existing_file
@@ -166,7 +166,7 @@ def _group_by_image(
     order: list[tables.SkippedRow | _Group] = []
     by_path: dict[str, _Group] = {}
     embedded: _Group | None = None
-    rows_stay = inputs_only and is_saved_table(path)  # one prediction per row of a table in memory
+    rows_stay = inputs_only and is_memory_table(path)  # one prediction per row
 
     def make_sample(
         line: int, error_line: int | None, image: str | EmbeddedFile, captions: list[str]

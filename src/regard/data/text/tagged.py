@@ -479,4 +479,5 @@ TAGGED = Reader(
     texts=lambda sentence: (" ".join(sentence.words),),
     labels=lambda sentence: sentence.tags,
     table_suffixes=(*CONLL_SUFFIXES, *formats.TABLE_SUFFIXES),
+    plain_suffix=".conll",
 )
