@@ -179,7 +179,8 @@ def evaluate(
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
     predictions: Annotated[
-        Path | None, typer.Option("--predictions", help="Write inputs, predictions and references as JSONL.")
+        Path | None,
+        typer.Option("--predictions", help="Write inputs, predictions and references: .csv, .tsv, .jsonl or .parquet."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
@@ -188,6 +189,10 @@ def evaluate(
 
     check_model(folder, dtype)
     collect_overrides(overrides or ())
+    if predictions is not None:
+        from regard.data.text.table_writer import check_output
+
+        check_output(predictions)
     (entries,) = read_stdin(folder, form, data)
     from regard.runs import evaluate
 
@@ -201,7 +206,6 @@ def evaluate(
         log=print_stderr,
     )
     if predictions is not None:
-        predictions.parent.mkdir(parents=True, exist_ok=True)
         evaluate.write_predictions(result, predictions)
     if json:
         print(dumps(result.scores, ensure_ascii=False))
@@ -238,7 +242,7 @@ def predict(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder for output files (masks, depth maps, images, clouds). Default: predictions."
+            "--out", help="New table (.csv, .tsv, .jsonl, .parquet), or folder for images, masks and point clouds."
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per input.")] = False,
@@ -266,6 +270,7 @@ def predict(
     from regard.model import load
     from regard.runs import predict
     from regard.runs.inputs import read_search_texts
+    from regard.runs.predictions import open_output
     from regard.training.distributed import pick_device
 
     uses_stdin(form, *(inputs or ["-"]), *filter(None, [search]))
@@ -274,13 +279,14 @@ def predict(
     model = load(folder, task=None if found is None else "embed", device=pick_device(device), dtype=dtype)
     if model.dtype_note:
         print_stderr(model.dtype_note)
+    output = open_output(model, inputs or [], json, out)
     if found is not None:
-        failed = predict.search(model, inputs or [], found, top_k, json, PREDICT_CHUNK, form)
+        failed = predict.search(model, inputs or [], found, top_k, output, PREDICT_CHUNK, form)
     elif choices is not None:
-        failed = predict.choose(model, inputs or [], choices.split("|"), json, form)
+        failed = predict.choose(model, inputs or [], choices.split("|"), output, form)
     else:
         decode = apply_overrides(model.spec.decode, said["decode"]) if said else model.spec.decode
-        failed = predict.predict(model, inputs or [], decode, json, PREDICT_CHUNK, renamed or None, out, form)
+        failed = predict.predict(model, inputs or [], decode, output, PREDICT_CHUNK, renamed or None, form)
     raise typer.Exit(2 if failed else 0)
 
 

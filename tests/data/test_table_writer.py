@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from regard.data.text.own_columns import OwnColumns
-from regard.data.text.table_writer import TableWriter, check_output
 
 from data_files import refused, write
+from regard.data.text.own_columns import OwnColumns, column_types, read_own_rows
+from regard.data.text.table_writer import TableWriter, check_output
 from regard.data.text.tables import iterate_rows
 from regard.errors import RegardError
 
@@ -106,7 +106,7 @@ def test_columns_of_the_input_come_first_and_keep_their_content(suffix: str, tmp
     found = written(tmp_path / f"a{suffix}", *rows)
     names = [*dict.fromkeys(name for row in found for name in row)]
     if suffix != ".jsonl":
-        assert names == ["id", "prediction_input", "more", "error_input", "prediction", "probability", "words", "error"]
+        assert names == ["id", "prediction_input", "more", "error_input", "words", "prediction", "probability", "error"]
     assert {*names} == {"id", "prediction_input", "more", "error_input", "prediction", "probability", "words", "error"}
     assert found[0]["prediction_input"] == "old" and found[0]["prediction"] == "new"
     assert found[1]["error"] == "wrong" and found[1]["error_input"] == "old" and not found[1]["prediction"]
@@ -128,10 +128,11 @@ def test_columns_of_parquet_keep_their_types(tmp_path: Path) -> None:
     }
     source = arrow.table({**columns, "h": arrow.array([b"\xff"])})
     arrow.parquet.write_table(source, tmp_path / "in.parquet")
-    own = OwnColumns(str(tmp_path / "in.parquet"))
-    rows = [(own.at(1), {"prediction": "x"})]
+    path = str(tmp_path / "in.parquet")
+    own, types = OwnColumns(read_own_rows(path)).at(1), column_types([path, path])
+    assert own is not None
     (tmp_path / "in.parquet").unlink()
-    written(tmp_path / "a.parquet", *rows, types=own.types)
+    written(tmp_path / "a.parquet", (own, {"prediction": "x"}), types=types)
     found = arrow.parquet.read_table(tmp_path / "a.parquet")
     assert found.drop(["prediction"]).cast(source.drop(["h"]).schema).equals(source.drop(["h"]))
     assert found.schema.field("a").type == arrow.int8() and found.schema.field("b").type == arrow.timestamp("ns")
@@ -151,7 +152,7 @@ OWN: list[tuple[str, str, int, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "content", "line", "row"), OWN)
 def test_rows_of_a_file_have_their_own_columns(name: str, content: str, line: int, row: Any, tmp_path: Path) -> None:
-    own = OwnColumns(write(tmp_path / name, content))
+    own = OwnColumns(read_own_rows(write(tmp_path / name, content)))
     assert own.at(line) == row and own.at(99) == {}
 
 
@@ -167,10 +168,11 @@ def test_a_file_is_complete_or_missing_and_is_never_replaced(suffix: str, tmp_pa
     written(path, ({}, {"prediction": "a"}))
     refused("exists", check_output, path, error=RegardError)
     refused("exists", check_output, path.parent, error=RegardError)
-    written_before = path.read_bytes()
-    with pytest.raises(RegardError, match="exists"), TableWriter(path) as writer:
+    before = path.read_bytes()
+    with TableWriter(path) as writer:  # another program has written a file of this name
         writer.write({}, {"prediction": "b"})
-    assert path.read_bytes() == written_before
+    assert path.read_bytes() == before and writer.path == path.with_stem("a-2")
+    assert table(writer.path)[0]["prediction"] == "b"
     refused("supported", check_output, tmp_path / "a.xlsx", error=RegardError)
 
 

@@ -21,7 +21,6 @@ from data_files import refused
 from regard.data.images.labeled import ImageSample, iterate_images, iterate_unlabeled
 from regard.data.settings import DataSettings
 from regard.data.training_files import describe_empty_rows
-from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_layer_scores
 from regard.errors import RegardError, SettingError
 from regard.explain.images import ImageExplanation
@@ -29,7 +28,7 @@ from regard.runs import progress
 from regard.runs.check import check
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.inputs import read_inputs
-from regard.runs.predict import predict
+from regard.runs.predictions import open_output
 from regard.runs.probe import split_images
 from regard.runs.progress import ProgressReporter
 from regard.systems import find_preset
@@ -86,9 +85,9 @@ def test_charts_are_drawn_into_the_named_file(folder: Path, monkeypatch: pytest.
 
 
 def test_inputs_and_folders_of_other_kinds_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for task, out, message in ((SEGMENT, tmp_path / "seen.png", "--out"), (CLASSIFY, tmp_path, "prints text")):
+    for task, out, message in ((SEGMENT, "seen.png", "--out"), (CLASSIFY, ".", "exists"), (CLASSIFY, "a", "supported")):
         model: Any = SimpleNamespace(task=task, objective=task.objective)
-        refused(message, predict, model, ["x.png"], DecodeSettings(), False, 1, None, out, error=RegardError)
+        refused(message, open_output, model, ["x.png"], False, tmp_path / out, error=RegardError)
     monkeypatch.setattr("sys.stdin", stdin("a.png\n\n"))  # an empty line is not an image
     assert [one.value for one in read_inputs(CLASSIFY, [])] == ["a.png", None]
 

@@ -133,7 +133,8 @@ def test_tags_are_as_many_as_words(cli: Cli, tmp_path: Path) -> None:
     folder, model = made("tag", tmp_path, ("O", "B-X", "I-X"))
     Path("a.conll").write_text("the O\ncat B-X\n\na O\ndog I-X\n")
     found = rows_of(cli, folder, "a.conll", out="out.csv")
-    assert [row["words"] for row in found] == ["the cat", "a dog"] and len(found[0]["prediction"].split()) == 2
+    assert [row["words"] for row in found] == ["the cat", "a dog"]
+    assert list(found[0])[:2] == ["words", "prediction"] and len(found[0]["prediction"].split()) == 2
     jsonl("a.jsonl", {"id": 3, "tokens": ["the", "cat"]})
     (row,) = rows_of(cli, folder, "a.jsonl")
     answer = model.predict(("the", "cat"))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.data.text.files import Columns, expand_patterns, split_parallel
-from regard.data.text.formats import TABLE_SUFFIXES
+from regard.data.text.formats import TABLE_SUFFIXES, Row
+from regard.data.text.own_columns import read_own_rows
 from regard.data.text.tables import read_text_column
 from regard.errors import DataError
 
@@ -24,6 +25,8 @@ class Reader:
     inputs: Callable[[str, Columns], Iterator[Any]] = read_text_column
     """inputs of `predict` from a table without labels: line number and input, or samples for readers with `suffixes`; with
     the errors of invalid rows"""
+    own_rows: Callable[[str, Columns], Iterator[Row] | None] = read_own_rows
+    """rows of a table of inputs with all columns of the file; None for a file without columns"""
     split_key: Callable[[Any], str]  # samples with equal keys are in one split, to prevent leaks from training data
     contents: Callable[[Any], Iterable[str]]  # texts for the fingerprint of the data, with targets
     texts: Callable[[Any], Iterable[str]] = lambda sample: ()  # texts for the training of a tokenizer

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from regard.data.standard_input import (
 )
 from regard.data.text.files import STDIN_NAME, existing_file, expand_patterns, read_lines, reject_url
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format
-from regard.data.text.tables import iterate_rows
+from regard.data.text.own_columns import OwnColumns
+from regard.data.text.tables import SkippedRow, iterate_rows
 from regard.errors import DataError, RegardError, name_places
 from regard.tasks import Task, find_task
 
@@ -53,6 +54,7 @@ class PredictInput:
     location: str = ""  # file and line; empty for a command-line argument
     error: RegardError | None = None  # error of an unreadable input
     name: str = ""  # displayed name of an input without text or path, such as an image inside a table
+    own: Mapping[str, Any] | None = None  # columns of the row of the input, for tables of predictions
 
     def to_json(self) -> Any:
         """The input in JSON output."""
@@ -65,47 +67,131 @@ class PredictInput:
 
 
 def read_inputs(
-    task: Task, inputs: Sequence[str], columns: Columns = None, form: str | None = None
+    task: Task, inputs: Sequence[str], columns: Columns = None, form: str | None = None, own: bool = False
 ) -> Iterator[PredictInput]:
-    """Inputs from arguments, from lines or rows of files, or from standard input. `form`: format of standard input.
+    """Inputs from arguments, from lines or rows of files, or from standard input. `form`: format of standard input. `own`: with
+    the columns of the input.
 
     The value of an empty line is None, except for generation tasks."""
     entries = list(inputs) or [STDIN_ARGUMENT] * (not task.objective.allows_empty_prompt)
     has_file = uses_stdin(form, *entries) or any(_is_file(task, entry) or _is_table(task, entry) for entry in entries)
     if columns and not has_file:
         raise RegardError("--columns requires an input file.")
-    if not entries:
-        yield PredictInput("")
-    for entry in entries:
-        if entry == STDIN_ARGUMENT:
-            yield from _stdin_inputs(task, columns, form)
-        elif task.reader.suffixes:
-            yield from _path_inputs(task, entry, columns)
-        elif not _is_file(task, entry):
-            yield _text_input(task, entry)
-        elif columns or file_format(entry) in task.reader.table_suffixes:
-            yield from _row_inputs(task, entry, columns)
-        else:
-            yield from _line_inputs(task, entry)
+    found = _InputReader(task, columns, form).read(entries)
+    yield from (replace(item, own=_own_columns(task, item)) for item in found) if own else found
 
 
-# -- standard input
+def _own_columns(task: Task, item: PredictInput) -> Mapping[str, Any]:
+    """Columns of an input: all columns of its row, or one column with the text, the words or the file."""
+    if item.own is not None:
+        return item.own
+    if task.input != "text":
+        return {task.modality.input_field: item.to_json()}
+    return {"words" if isinstance(item.value, list) else "text": item.to_json()}
 
 
-def _stdin_inputs(task: Task, columns: Columns, form: str | None) -> Iterator[PredictInput]:
-    unit = "text" if task.input == "text" else "path"
-    with open_stdin(f"Type one {unit} per line; Ctrl-D ends.") as stream:
-        suffix = _stdin_suffix(task, stream, columns, form)
-        if suffix:
-            with temporary_entry(lambda folder: save_stream(stream, suffix, folder)) as entry:
-                yield from (_table_inputs if task.reader.suffixes else _row_inputs)(task, entry, columns)
-        elif task.input == "text":
-            yield from _line_inputs(task, STDIN_NAME, stream)
-        elif _is_content(task, stream.peek(PEEK_BYTES)):
-            yield PredictInput(stream.read(), STDIN_NAME, name=STDIN_FILE)
-        else:
-            for line in stream:
-                yield from _path_inputs(task, os.fsdecode(line).strip(), columns)
+@dataclass(frozen=True)
+class _InputReader:
+    """Reads the inputs of a task."""
+
+    task: Task
+    columns: Columns
+    form: str | None  # format of standard input
+
+    def read(self, entries: Sequence[str]) -> Iterator[PredictInput]:
+        if not entries:
+            yield PredictInput("")
+        for entry in entries:
+            if entry == STDIN_ARGUMENT:
+                yield from self.stdin()
+            elif self.task.reader.suffixes:
+                yield from self.path(entry)
+            elif not _is_file(self.task, entry):
+                yield self.text(entry)
+            elif self.columns or file_format(entry) in self.task.reader.table_suffixes:
+                yield from self.rows(entry)
+            else:
+                yield from self.lines(entry)
+
+    def stdin(self) -> Iterator[PredictInput]:
+        unit = "text" if self.task.input == "text" else "path"
+        with open_stdin(f"Type one {unit} per line; Ctrl-D ends.") as stream:
+            if suffix := _stdin_suffix(self.task, stream, self.columns, self.form):
+                with temporary_entry(lambda folder: save_stream(stream, suffix, folder)) as entry:
+                    yield from self.rows(entry)
+            elif self.task.input == "text":
+                yield from self.lines(STDIN_NAME, stream)
+            elif _is_content(self.task, stream.peek(PEEK_BYTES)):
+                yield PredictInput(stream.read(), STDIN_NAME, name=STDIN_FILE)
+            else:
+                for line in stream:
+                    yield from self.path(os.fsdecode(line).strip())
+
+    def path(self, entry: str) -> Iterator[PredictInput]:
+        """Inputs of a file, a folder, a pattern or a table of files."""
+        if not entry:
+            yield PredictInput("" if self.task.objective.allows_empty_prompt else None)
+        elif _is_table(self.task, entry):
+            yield from self.rows(entry)
+        else:  # an error in a file of a folder or pattern (with a location) stops no other input
+            for path in expand_files(self.task, [entry]):
+                yield PredictInput(path, "" if path == entry else entry)
+
+    def rows(self, entry: str) -> Iterator[PredictInput]:
+        """Inputs of the rows of a table, which may list or contain files."""
+        reader, kept = self.task.reader, None
+        for item in reader.inputs(entry, self.columns):
+            line, value = item if isinstance(item, tuple) else (item.line or 0, item)
+            is_file = bool(reader.suffixes) and isinstance(value, reader.sample_type)
+            if is_file and value.source == entry:  # a table of points is a point cloud
+                yield PredictInput(entry)
+                continue
+            if kept is None:
+                kept = OwnColumns(reader.own_rows(entry, self.columns))
+            own = kept.at(line)
+            if isinstance(value, SkippedRow):
+                value = DataError(f"{value.reason}.", value.path, line) if value.reason else None
+            if isinstance(value, DataError):
+                if value.kind == "header":
+                    raise value
+                yield PredictInput(None, name_places(entry), value, own=own)
+            elif is_file:
+                inside = f"{Path(value.path).stem}-{line}" if value.content else ""
+                own = {**own, self.task.modality.input_field: inside} if inside and own is not None else own
+                yield PredictInput(
+                    value.content or value.source, name_places(f"{value.path}, row {line}"), None, inside, own
+                )
+            else:
+                yield PredictInput(value, name_places(f"{entry}, line {line}"), own=own)
+
+    def lines(self, path: str, stream: BufferedReader | None = None) -> Iterator[PredictInput]:
+        """Inputs of the lines of a file, or of the `stream` of this name."""
+        from regard.data.points.labeled import CLOUD_ONLY_SUFFIXES
+
+        ending = file_format(path)
+        if ending in (*CLOUD_ONLY_SUFFIXES, *IMAGE_SUFFIXES):
+            kind = "a point cloud" if ending in CLOUD_ONLY_SUFFIXES else "an image"
+            raise RegardError(f"{path}: expected text, got {kind}.")
+        if not Path(path).suffix and stream is None:  # the argument could also be a text
+            print(f"Reading the lines of file {path}", file=sys.stderr)
+        found: list[DataError] = []
+        for number, text in read_lines(path, found.append, stream):
+            yield PredictInput(None, path, found.pop()) if found else self.text(text, f"{path}, line {number}")
+            found.clear()
+
+    def text(self, text: str, place: str = "") -> PredictInput:
+        return PredictInput(text if text.strip() or self.task.objective.generates else None, place)
+
+
+def read_stdin_file(task: Task) -> Any:
+    """One image or point cloud on standard input: its content, or its path."""
+    found = [item.value for item in _InputReader(task, None, None).stdin() if item.value is not None]
+    if len(found) != 1:
+        raise DataError(f"expected one of {task.reader.unit}, got {len(found):,}.", STDIN_NAME)
+    return found[0]
+
+
+# -- kinds of entries
 
 
 def _stdin_suffix(task: Task, stream: BufferedReader, columns: Columns, form: str | None) -> str:
@@ -135,28 +221,6 @@ def _is_content(task: Task, first: bytes) -> bool:
     return not text.isprintable() or bool(FILE_START[task.input].match(text) or sniff_format(first))
 
 
-def read_stdin_file(task: Task) -> Any:
-    """One image or point cloud on standard input: its content, or its path."""
-    found = [item.value for item in _stdin_inputs(task, None, None) if item.value is not None]
-    if len(found) != 1:
-        raise DataError(f"expected one of {task.reader.unit}, got {len(found):,}.", STDIN_NAME)
-    return found[0]
-
-
-# -- paths, rows and lines
-
-
-def _path_inputs(task: Task, entry: str, columns: Columns) -> Iterator[PredictInput]:
-    """Inputs of a file, a folder, a pattern or a table of files."""
-    if not entry:
-        yield PredictInput("" if task.objective.allows_empty_prompt else None)
-    elif _is_table(task, entry):
-        yield from _table_inputs(task, entry, columns)
-    else:  # an error in a file of a folder or pattern (with a location) stops no other input
-        for path in expand_files(task, [entry]):
-            yield PredictInput(path, "" if path == entry else entry)
-
-
 def expand_files(task: Task, inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
     """Paths of the task's files for paths, patterns and folders; files of a folder are sorted by name."""
     for entry in expand_patterns(inputs):
@@ -175,18 +239,6 @@ def _is_table(task: Task, entry: str) -> bool:
         return file_format(entry) in task.reader.table_suffixes
     name = next(iter(task.reader.paths(entry)), entry) if "#" in entry else entry
     return name != entry and (os.path.isdir(name) or file_format(name) in task.reader.table_suffixes)
-
-
-def _table_inputs(task: Task, entry: str, columns: Mapping[str, str] | None) -> Iterator[PredictInput]:
-    """Inputs of the files listed or contained in a table, in order."""
-    for sample in task.reader.inputs(entry, columns):
-        if isinstance(sample, DataError):
-            yield PredictInput(None, name_places(entry), sample)
-        elif isinstance(sample, task.reader.sample_type):
-            inside = f"{Path(sample.path).stem}-{sample.line}" if sample.content else ""
-            # a table of points is a point cloud itself
-            where = "" if sample.source == entry else name_places(f"{sample.path}, row {sample.line}")
-            yield PredictInput(sample.content or sample.source, where, name=inside)
 
 
 def may_be_path(text: str) -> bool:
@@ -208,36 +260,6 @@ def _is_file(task: Task, text: str) -> bool:
     if os.path.isfile(text) and (task.input == "text" or file_format(text) in tables):  # images have no columns
         return True
     return bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in tables
-
-
-def _text_input(task: Task, text: str, place: str = "") -> PredictInput:
-    return PredictInput(text if text.strip() or task.objective.generates else None, place)
-
-
-def _row_inputs(task: Task, entry: str, columns: Columns) -> Iterator[PredictInput]:
-    for number, value in task.reader.inputs(entry, columns):
-        if isinstance(value, DataError):
-            if value.kind == "header":
-                raise value
-            yield PredictInput(None, name_places(entry), value)
-        else:
-            yield PredictInput(value, name_places(f"{entry}, line {number}"))
-
-
-def _line_inputs(task: Task, path: str, stream: BufferedReader | None = None) -> Iterator[PredictInput]:
-    """Inputs of the lines of a file, or of the `stream` of this name."""
-    from regard.data.points.labeled import CLOUD_ONLY_SUFFIXES
-
-    ending = file_format(path)
-    if ending in (*CLOUD_ONLY_SUFFIXES, *IMAGE_SUFFIXES):
-        kind = "a point cloud" if ending in CLOUD_ONLY_SUFFIXES else "an image"
-        raise RegardError(f"{path}: expected text, got {kind}.")
-    if not Path(path).suffix and stream is None:  # the argument could also be a text
-        print(f"Reading the lines of file {path}", file=sys.stderr)
-    found: list[DataError] = []
-    for number, text in read_lines(path, found.append, stream):
-        yield PredictInput(None, path, found.pop()) if found else _text_input(task, text, f"{path}, line {number}")
-        found.clear()
 
 
 # -- texts of a search

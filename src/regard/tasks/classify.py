@@ -77,6 +77,7 @@ class ClassOptions(base.OptionRules):
 class Classify(base.Objective):
     metrics = ("micro_f1", "accuracy")
     has_labels = True
+    list_separator = LABEL_SEPARATOR
     count_fields = ("ways", "second", "label")
     truncation = "in the middle"
     encoding_settings = ("pair_order",)
@@ -276,6 +277,12 @@ class Classify(base.Objective):
         shown = [f"{name} {chance:.4f}" for name, chance in chances[:MAX_PRINTED_LABELS]]
         path = [] if self.is_text else [str(source)]
         return "\t".join([*path, LABEL_SEPARATOR.join(predicted_labels(prediction)), *shown])
+
+    def table_columns(self, prediction: Prediction) -> dict[str, Any]:
+        chances = prediction.extra["probabilities"]
+        if isinstance(prediction.value, list):
+            return {"prediction": prediction.value, "probability": [chances[label] for label in prediction.value]}
+        return {"prediction": prediction.value, "probability": chances[prediction.value]}
 
     def example_row(self, sample: Any, prediction: Prediction) -> dict[str, str]:
         if not self.is_text:

@@ -32,6 +32,7 @@ from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text import tables
 from regard.data.text.files import Columns, existing_file
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, Row, file_format, find_format
+from regard.data.text.own_columns import read_own_rows
 from regard.errors import DataError
 
 CAPTION_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -103,6 +104,18 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
         names = f"No file has one of the extensions {', '.join(ALL_TABLE_SUFFIXES)}."
     problem = "expected one caption file in this folder, such as captions.jsonl."
     raise DataError(problem, folder, advice=f"{names} Pass the caption file by name.")
+
+
+def _own_rows(entry: str, columns: Columns) -> Iterator[Row]:
+    """Rows of a caption file; of a COCO document the values of its images that are not nested."""
+    path, _ = find_caption_file(entry)
+    document = tables.read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
+    if isinstance(document, dict):
+        document = [
+            {name: value for name, value in image.items() if not isinstance(value, dict | list)}
+            for image in document.get("images", [])
+        ]
+    return read_own_rows(str(path)) if document is None else enumerate(document, start=1)
 
 
 # -- files -> rows
@@ -257,6 +270,7 @@ CAPTIONED = Reader(
     sample_type=CaptionedImage,
     samples=partial(tables.iterate_all, read_captions, "captions", ADVICE),
     inputs=partial(read_captions, inputs_only=True),
+    own_rows=_own_rows,
     split_key=file_key,
     contents=lambda sample: (*file_contents(sample), *sample.captions),
     texts=lambda sample: sample.captions,

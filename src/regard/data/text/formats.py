@@ -113,7 +113,7 @@ def _is_record_list(value: object) -> bool:
 
 def _read_parquet(path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath]) -> Iterator[Row]:
     """Yield row numbers from 1 and values, in batches, so that a file can be larger than memory."""
-    pyarrow = _import_pyarrow(path)
+    pyarrow = import_pyarrow(path)
     number = 0
     try:
         # reads a row group in parts of 1 MiB instead of as a whole
@@ -150,11 +150,13 @@ def to_list(path: Path | str, array: Any, name: str, rows_before: int) -> list[A
                 problem = f"invalid UTF-8 in '{name}' of row {rows_before + row + 1} (byte {byte})."
                 raise DataError(problem, path, advice="Export the file again from UTF-8 text.") from error
         raise
+    except ValueError:  # nanoseconds, without pandas
+        return list(array.cast("string").to_pylist())
 
 
 def _parquet_schema(path: Path) -> Any:
     """Arrow schema of a Parquet file."""
-    pyarrow = _import_pyarrow(path)
+    pyarrow = import_pyarrow(path)
     try:
         return pyarrow.parquet.read_schema(path)
     except (pyarrow.ArrowException, OSError) as error:
@@ -173,14 +175,16 @@ def _parquet_error(path: Path, error: Exception, rows: int = 0) -> DataError:
     return DataError(f"not a Parquet file, or damaged{where} ({reason}).", path, advice=advice)
 
 
-def _import_pyarrow(path: Path) -> Any:
+def import_pyarrow(path: Path) -> Any:
+    """The library of Parquet files; a missing library is an error."""
     try:
         import pyarrow
         import pyarrow.compute
         import pyarrow.parquet
     except ImportError as error:
         raise RegardError(
-            f"{path}: reading Parquet files requires pyarrow, which is not installed. Run: pip install pyarrow"
+            f"{path}: Parquet files require pyarrow (the extra regard[parquet]), which is not installed. "
+            "Run: pip install pyarrow"
         ) from error
     return pyarrow
 
