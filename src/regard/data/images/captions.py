@@ -107,7 +107,7 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def _own_rows(entry: str, columns: Columns) -> Iterator[Row]:
-    """Rows of a caption file; of a COCO document the values of its images that are not nested."""
+    """Rows of a caption file; for a COCO document, the values of its images without nested values."""
     path, _ = find_caption_file(entry)
     document = tables.read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
     if isinstance(document, dict):
