@@ -236,7 +236,9 @@ def predict(
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option("--top-k", min=1, help="Number of results for --search. Default: 5.", show_default=False),
+        typer.Option(
+            "--top-k", min=1, help="Number of classes, or of results of --search. Default: 5.", show_default=False
+        ),
     ] = None,
     columns: ColumnsOption = None,
     out: Annotated[
@@ -259,10 +261,8 @@ def predict(
         raise RegardError(
             f"'regard predict' only accepts decode.* settings, not {', '.join(said.keys() - {'decode'})}.*"
         )
-    if search is None and top_k is not None:
-        raise RegardError("--top-k requires --search FILE.")
-    if choices is not None and columns:
-        raise RegardError("--choices cannot be combined with --columns: a table has a column of choices.")
+    if choices is not None and (columns or top_k is not None):
+        raise RegardError("--choices cannot be combined with --columns or --top-k: all choices are ranked.")
     if search is not None and (choices is not None or said):
         raise RegardError("--search cannot be combined with --choices or --set. Allowed: --top-k, --columns.")
     check_model(folder, dtype)
@@ -279,7 +279,7 @@ def predict(
     model = load(folder, task=None if found is None else "embed", device=pick_device(device), dtype=dtype)
     if model.dtype_note:
         print_stderr(model.dtype_note)
-    output = open_output(model, inputs or [], json, out)
+    output = open_output(model, inputs or [], json, out, top_k if search is None else None)
     if found is not None:
         failed = predict.search(model, inputs or [], found, top_k, output, PREDICT_CHUNK, form)
     elif choices is not None:

@@ -26,7 +26,11 @@ def is_terminal(stream: Literal["stdout", "stderr"]) -> bool:
 def open_output(
     model: Model, inputs: Sequence[str], as_json: bool, out: Path | None, top_k: int | None = None
 ) -> PredictionWriter:
-    """Output of a command. `out`: a folder of predictions that are files, or a table."""
+    """Output of a command. `out`: a folder of predictions that are files, or a table. `top_k`: number of classes."""
+    if top_k is not None and not model.objective.has_top_k:
+        raise RegardError(
+            f"--top-k requires a model of task 'classify' or --search FILE, got task '{model.task.name}'."
+        )
     if out is None or model.objective.has_file_output:
         if out is not None and (out.is_file() or (out.suffix and not out.is_dir())):
             raise RegardError(f"--out: expected a folder, got the file {out}. Use --out {out.stem}/.")
@@ -68,6 +72,9 @@ class PredictionWriter:
         """`in_batch`: other inputs are predicted in the same call. `ranked`: all choices are printed."""
         self._count()
         self.truncated += bool(prediction.extra.get("truncated"))
+        if self.top_k is not None:
+            objective: Any = self.model.objective
+            prediction = objective.top_classes(prediction, self.top_k)
         self._write(item, prediction, in_batch, ranked)
 
     def _count(self) -> None:

@@ -275,6 +275,7 @@ class Objective:
     multiline: ClassVar[bool] = False  # True if predictions may have several lines
     allows_empty_prompt: ClassVar[bool] = False  # True if no input at all is a valid input
     has_file_output: ClassVar[bool] = False  # True if predictions are images or point clouds, for `write_files`
+    has_top_k: ClassVar[bool] = False  # True if the objective has `top_classes`
     streams: ClassVar[bool] = False  # True if the objective has `stream`
     list_separator: ClassVar[str] = " "  # separator of the values of a prediction in text tables
     ranks: ClassVar[bool] = False  # True if the objective has `rank`
