@@ -310,6 +310,9 @@ def explain(
     at: Annotated[
         str | None, typer.Option("--at", help="Query position: ROW,COLUMN of a pixel, INDEX or X,Y,Z of a point.")
     ] = None,
+    class_name: Annotated[
+        str | None, typer.Option("--class", help="Class or tag to explain. Default: the predicted one.")
+    ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
 ) -> None:
@@ -328,7 +331,7 @@ def explain(
         if model.task.name != "choose" or len(given) > 1:
             raise RegardError("--choices requires a multiple-choice model and one context.")
         given.append(choices)
-    found = model.explain(*given, at=parse_position(at, model.task.input))
+    found = model.explain(*given, at=parse_position(at, model.task.input), class_name=class_name)
     path = found.save(out, layer, head)
     print(found.title, path, *found.extra_paths(path), sep="\n")
 

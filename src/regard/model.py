@@ -230,12 +230,15 @@ class Model(nn.Module):
         with self._eval_mode(self):
             return objective.rank(self, prompt, choices)
 
-    def explain(self, source: Any, target: str | None = None, *, at: Any = None) -> Explanation:
+    def explain(
+        self, source: Any, target: str | None = None, *, at: Any = None, class_name: str | None = None
+    ) -> Explanation:
         """Attention of each layer and head for the prediction, or for `target`. `at` selects one query: a pixel (row,
-        column) of the preprocessed image, or a point by index or as (x, y, z)."""
+        column) of the preprocessed image, or a point by index or as (x, y, z). `class_name` is explained in place of the
+        predicted class."""
         split_inputs(self.objective, source, single=True)
         with self._eval_mode(self):
-            return explain(self, source, target, at)
+            return explain(self, source, target, at, class_name)
 
     def weights(self) -> dict[str, Tensor]:
         """Weights by native names, with the prefix `head.` for the head."""

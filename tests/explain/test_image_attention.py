@@ -462,8 +462,8 @@ def test_the_page_of_a_scene_has_a_plain_name_and_tables_list_point_clouds(folde
     [
         ("predict classify scans/rom0.ply", "file not found. Did you mean 'room0.ply'"),
         ("predict classify a.png", "not a point cloud: the file is an image"),
-        ("predict classify scans/room0.ply --out x", "--out is only for predictions that are files"),
-        ("explain classify scans/room0.ply box", "start from a point (--at INDEX or --at X,Y,Z), not from a class"),
+        ("predict classify scans/room0.ply --out x", ".csv"),
+        ("explain classify scans/room0.ply box", "--class"),
         ("train depth --data scans --model point-tiny --out r", "'point-tiny' does not support task 'depth'"),
         ("train classify --data rooms --out r", "for task 'segment', not for 'classify'"),
         ("train segment --data solids#many=3 --out r", "Unknown solids setting 'many'"),

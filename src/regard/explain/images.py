@@ -24,7 +24,7 @@ from regard.draw.page import write_image_page
 from regard.draw.panels import OverlayMap, draw_heatmap_overlays, draw_position_similarity
 from regard.draw.text import check_choice
 from regard.errors import InputError, InputTypeError, RegardError, UnknownNameError
-from regard.explain import Explanation
+from regard.explain import Explanation, chosen_class
 from regard.explain import rollout as rollouts
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.nn.recording import named_attentions
@@ -289,9 +289,12 @@ Pixel = tuple[int, int]  # Row and column.
 MEMORY_NOTE = "not computed: needs too much memory"
 
 
-def explain_image(model: Model, source: Any, target: str | None, at: Pixel | None) -> ImageExplanation:
-    """Explain the prediction for one image. `target`: class to explain; None: the predicted class. `at`: query pixel of the
-    preprocessed image; for segmentation and depth, only the prediction at this pixel is explained."""
+def explain_image(
+    model: Model, source: Any, target: str | None, at: Pixel | None, class_name: str | None = None
+) -> ImageExplanation:
+    """Explain the prediction for one image. `target` or `class_name`: class to explain; None: the predicted class. `at`: query
+    pixel of the preprocessed image; for segmentation and depth, only the prediction at this pixel is explained."""
+    target = chosen_class(target, class_name)
     image = require_image_processor(model).prepare(load_image(source))
     check_pixel(at, image)
     batch = image_batch(model, image)
