@@ -234,8 +234,8 @@ class Model(nn.Module):
         self, source: Any, target: str | None = None, *, at: Any = None, class_name: str | None = None
     ) -> Explanation:
         """Attention of each layer and head for the prediction, or for `target`. `at` selects one query: a pixel (row,
-        column) of the preprocessed image, or a point by index or as (x, y, z). `class_name` is explained in place of the
-        predicted class."""
+        column) of the image, or a point by index or as (x, y, z). `class_name` is explained in place of the predicted
+        class."""
         split_inputs(self.objective, source, single=True)
         with self._eval_mode(self):
             return explain(self, source, target, at, class_name)

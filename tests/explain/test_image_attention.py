@@ -307,7 +307,7 @@ def test_gradients_of_usual_sizes_fit_into_memory_and_of_the_largest_do_not() ->
 
 def test_unsupported_requests_are_reported() -> None:
     model = made("swin", "classify")
-    refused("16", model.explain, PICTURE, at=(16, 0), error=RegardError)
+    refused(str(HIGH), model.explain, PICTURE, at=(HIGH, 0), error=RegardError)
     refused("classifier", made("imagegpt", "draw").explain, PICTURE, "cat", error=RegardError)
     refused("--at", parse_position, "5", error=RegardError)
     assert parse_position("5, 12") == (5, 12)

@@ -70,6 +70,9 @@ _IGNORED_KEYS = {
 """Keys without effect on RGB images, or with an effect only together with `do_pad`, which is not supported."""
 
 
+Box = tuple[float, float, float, float]  # top, left, bottom and right, as fractions of an image
+
+
 @dataclass(frozen=True)
 class ImageProcessor:
     size: Size = (224, 224)  # output height and width; approximate if the aspect ratio is kept
@@ -158,10 +161,21 @@ class ImageProcessor:
         """Shorter side in pixels below which a JPEG must not be downscaled while decoding (see `read_image`)."""
         return 0 if self.resize == "none" else max(*self.size, self.edge)
 
-    def crop_fraction(self, height: int, width: int) -> float:
-        """Fraction of an image of this height and width that the center crop keeps; 1 without a crop."""
-        had = self._resized_size(height, width) if self.crop else self.size
-        return math.prod(min(wanted / side, 1.0) for wanted, side in zip(self.size, had, strict=True))
+    def visible_box(self, height: int, width: int) -> Box:
+        """Top, left, bottom and right of the part of an image of this height and width that the model reads, as fractions of
+        the image; outside of [0, 1] if the image is padded."""
+        longest = self._longest_side(height, width)
+        kept = min(height, longest), min(width, longest)
+        edges = []
+        for whole, side, resized, wanted in zip(
+            (height, width), kept, self._resized_size(*kept), self.size, strict=True
+        ):
+            used = wanted if self.crop else resized
+            first = (resized - used) // 2 if resized >= used else -math.ceil((used - resized) / 2)
+            start, scale = (whole - side) // 2, side / resized
+            edges.append(((start + first * scale) / whole, (start + (first + used) * scale) / whole))
+        (top, bottom), (left, right) = edges
+        return top, left, bottom, right
 
     def prepare(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Resized and cropped image: (H, W, 3) uint8 -> (h, w, 3) uint8 at the input size of the model."""
@@ -211,11 +225,17 @@ class ImageProcessor:
     def _trim_long_side(self, picture: NDArray[S]) -> NDArray[S]:
         """Center of a very long image: the crop discards the rest, and resizing the rest could exhaust memory."""
         height, width = picture.shape[:2]
-        most = 16 * min(height, width) * math.ceil(max(self.size) / min(self.size))
-        if not self.crop or self.resize != "shortest" or max(height, width) <= most:
+        most = self._longest_side(height, width)
+        if max(height, width) <= most:
             return picture
         first = (max(height, width) - most) // 2
         return picture[first : first + most] if height > width else picture[:, first : first + most]
+
+    def _longest_side(self, height: int, width: int) -> int:
+        """Maximum longer side of an image before it is trimmed."""
+        if not self.crop or self.resize != "shortest":
+            return max(height, width)
+        return 16 * min(height, width) * math.ceil(max(self.size) / min(self.size))
 
     def _center_crop(self, picture: NDArray[S], fill: float) -> NDArray[S]:
         if not self.crop:
