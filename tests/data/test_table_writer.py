@@ -112,6 +112,8 @@ def test_columns_of_the_input_come_first_and_keep_their_content(suffix: str, tmp
     assert found[1]["error"] == "wrong" and found[1]["error_input"] == "old" and not found[1]["prediction"]
     (tmp_path / f"a{suffix}").unlink()
     assert "error" not in written(tmp_path / f"b{suffix}", rows[0])[0]
+    (tmp_path / f"b{suffix}").unlink()
+    assert suffix == ".jsonl" or list(written(tmp_path / f"c{suffix}", *rows[1::-1])[0])[-1] == "error"
 
 
 def test_columns_of_parquet_keep_their_types(tmp_path: Path) -> None:
