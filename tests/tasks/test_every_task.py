@@ -36,7 +36,7 @@ FIGURES = {
 }  # fmt: skip
 FILES = {
     "t11": {"mask", "image"},
-    "t12": {"array", "image", "millimeters"},
+    "t12": {"array", "colors", "image", "millimeters"},
     "t13": {"image", "sheet"},
     "t16": {"cloud", "page"},
 }
