@@ -76,8 +76,9 @@ def test_charts_are_drawn_into_the_named_file(folder: Path, monkeypatch: pytest.
     maps, image = {"rollout": np.ones((2, 2)) / 4}, np.zeros((4, 4, 3), np.uint8)
     explanation = ImageExplanation("x", (), image=image, method_maps=maps, position_similarity=np.eye(4))
     path = explanation.save(beside / "why it.png")
-    (extra,) = explanation.extra_paths(path)
-    assert extra.name == "why it-positions.png" and extra.exists() and not explanation.extra_paths(Path("why.html"))
+    extra = explanation.extra_paths(path)
+    assert [one.name for one in extra] == ["why it-overlay.png", "why it-positions.png"]
+    assert all(one.exists() for one in extra) and not explanation.extra_paths(Path("why.html"))
     limits, whole = list[Any](), Axes.set_ylim
     monkeypatch.setattr(Axes, "set_ylim", lambda *two, **more: limits.append(two[1:]) or whole(*two, **more))
     draw_layer_scores([100.0, 100.0], beside / "probe.png", "", "", ["1", "2"])

@@ -167,6 +167,21 @@ def test_texts_and_files_without_columns_get_one(cli: Cli, trained: Trained, tmp
         assert (row["id"], row[column]) == (4, file)
 
 
+def test_rows_without_an_image_keep_their_place(cli: Cli, tmp_path: Path) -> None:
+    fresh("vit", "classify").save("vit")
+    Image.new("RGB", (9, 8)).save("a.png")
+    jsonl("a.jsonl", *({"id": n, "image": "" if n == 1 else "a.png"} for n in range(3)))
+    assert [bool(line) for line in cli("predict", "vit", "a.jsonl").out.splitlines()] == [True, False, True]
+    found = rows_of(cli, "vit", "a.jsonl")
+    assert [(row["id"], row["prediction"] is None) for row in found] == [(0, False), (1, True), (2, False)]
+
+
+def test_no_input_gives_an_empty_table(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("classify", tmp_path, ("bad", "good"))
+    for suffix in SUFFIXES:
+        assert rows_of(cli, folder, "-", out=f"out{suffix}") == []
+
+
 def test_embedded_images_are_carried_as_names(cli: Cli, tmp_path: Path) -> None:
     fresh("vit", "classify").save("vit")
     Image.new("RGB", (9, 8)).save("a.png")

@@ -12,7 +12,7 @@ import torch
 
 from regard.config import checked
 from regard.data.memory_tables import Data, data_entries
-from regard.data.text.table_writer import TableWriter
+from regard.data.text.table_writer import TableWriter, check_output
 from regard.data.training_files import DataSources, LogFn, content_fingerprint, read_samples, validation_samples
 from regard.decode.settings import apply_overrides
 from regard.errors import DataError, RunError, SettingError
@@ -107,6 +107,7 @@ def evaluate(
 
 def write_predictions(result: Evaluation, path: str | os.PathLike[str]) -> None:
     """Write samples with predictions as a new CSV, TSV, JSONL or Parquet file, with the probability as a number."""
+    check_output(Path(path))
     with TableWriter(Path(path)) as table:
         for row in result.rows:
             found: dict[str, Any] = dict(row)

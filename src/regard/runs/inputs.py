@@ -245,10 +245,10 @@ def may_be_path(text: str) -> bool:
     """False for a text that is too long for a path. Raise `DataError` for a folder or a URL."""
     if len(text) >= MAX_PATH_CHARS:
         return False
-    reject_url(text)
+    as_text = " To use this text itself, pass it on standard input."
+    reject_url(text, as_text)
     if os.path.isdir(text):
-        pattern = os.path.join(text, "*.txt")
-        advice = f"Pass files, or a quoted pattern such as '{pattern}'. For a text of this name, use standard input."
+        advice = f"Pass files, or a quoted pattern such as '{os.path.join(text, '*.txt')}'.{as_text}"
         raise DataError("expected a text or a file, got a folder.", text, advice=advice)
     return True
 

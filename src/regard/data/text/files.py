@@ -124,10 +124,10 @@ def is_url(text: str) -> bool:
     return _URL.fullmatch(text) is not None
 
 
-def reject_url(text: str | Path) -> None:
+def reject_url(text: str | Path, advice: str = "") -> None:
     """Raise `DataError` for a URL in place of a path."""
     if is_url(str(text)):
-        raise DataError("URLs are not supported.", str(text), advice="Download the file and pass its path.")
+        raise DataError("URLs are not supported.", str(text), advice=f"Download the file and pass its path.{advice}")
 
 
 def existing_file(path: str | Path) -> Path:

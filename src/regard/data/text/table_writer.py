@@ -120,7 +120,8 @@ class TableWriter:
             write: Callable[[list[str]], Any] = csv.writer(file, lineterminator="\n").writerow
             if self.path.suffix.lower() == ".tsv":
                 write = lambda cells: file.write("\t".join(map(_quote_tsv, cells)) + "\n")  # noqa: E731
-            write([*own.values(), *predicted])
+            if own or predicted:
+                write([*own.values(), *predicted])
             shared = {name: self.separator for name in self.predicted if name not in self.differing}
             for theirs, ours in self._read_rows():
                 cells = [cell(theirs.get(name), shared.get(name, "")) for name in own]
