@@ -146,6 +146,12 @@ class Done(NamedTuple):
 Cli = Callable[..., Done]
 
 
+def stdin(content: str | bytes) -> io.TextIOWrapper:
+    """Standard input with this content."""
+    data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+    return io.TextIOWrapper(io.BytesIO(data), "utf-8", "surrogateescape")
+
+
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     """Run `regard` with these arguments in an empty folder."""
@@ -154,9 +160,11 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
     from regard.cli import main
 
-    def call(*words: object, stdin: str = "") -> Done:
+    open_content = stdin
+
+    def call(*words: object, stdin: str | bytes = "") -> Done:
         monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", open_content(stdin))
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
             main()

@@ -29,7 +29,15 @@ PREDICT_CHUNK = 512  # Lines of standard input per batch of predictions.
 
 DataOption = Annotated[
     list[str] | None,
-    typer.Option("--data", help="Data: files, folders or a quoted glob. Parallel text: SRC:TGT.", show_default=False),
+    typer.Option(
+        "--data",
+        help="Data: files, folders, a quoted glob, or - (standard input). Parallel text: SRC:TGT.",
+        show_default=False,
+    ),
+]
+FormatOption = Annotated[
+    str | None,
+    typer.Option("--format", help="Format of standard input (-), such as csv, tsv, jsonl or txt. Default: detected."),
 ]
 ColumnsOption = Annotated[
     list[str] | None, typer.Option("--columns", help="Map columns: text=NAME, source=NAME target=NAME.")
@@ -100,6 +108,7 @@ def train(
         list[str] | None,
         typer.Option("--valid", help="Validation data. Default: hold out a fraction (data.valid_fraction)."),
     ] = None,
+    form: FormatOption = None,
     columns: ColumnsOption = None,
     model: Annotated[
         str | None,
@@ -115,14 +124,15 @@ def train(
 
     renamed = parse_columns(columns)
     check_names(task, model, overrides or (), config, resume)
+    entries, valid_entries = read_stdin(task, form, data, valid)
     from regard.runs.train import train as run_train
 
     run_train(
         task,
-        data or (),
+        entries,
         out=out,
         model=model,
-        valid=valid or (),
+        valid=valid_entries,
         columns=renamed,
         settings=overrides or (),
         config=config,
@@ -136,6 +146,7 @@ def check(
     task: TaskArgument,
     data: DataOption = None,
     valid: Annotated[list[str] | None, typer.Option("--valid", help="Validation data, checked for leaks.")] = None,
+    form: FormatOption = None,
     columns: ColumnsOption = None,
     overrides: SetOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
@@ -148,10 +159,11 @@ def check(
 
     check_task(task)
     collect_overrides(overrides or ())
+    entries, valid_entries = read_stdin(task, form, data, valid)
     from regard.runs.check import check as run_check
 
     report = run_check(
-        task, data or (), valid=valid or (), columns=parse_columns(columns), settings=overrides or (), out=out
+        task, entries, valid=valid_entries, columns=parse_columns(columns), settings=overrides or (), out=out
     )
     print(dumps(report.as_dict(), ensure_ascii=False) if json else report)
     raise typer.Exit(1 if report.errors else 0)
@@ -161,12 +173,14 @@ def check(
 def evaluate(
     folder: ModelArgument,
     data: DataOption = None,
+    form: FormatOption = None,
     columns: ColumnsOption = None,
     overrides: SetOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
     predictions: Annotated[
-        Path | None, typer.Option("--predictions", help="Write inputs, predictions and references as JSONL.")
+        Path | None,
+        typer.Option("--predictions", help="Write inputs, predictions and references: .csv, .tsv, .jsonl or .parquet."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
@@ -175,11 +189,16 @@ def evaluate(
 
     check_model(folder, dtype)
     collect_overrides(overrides or ())
+    if predictions is not None:
+        from regard.data.text.table_writer import check_output
+
+        check_output(predictions)
+    (entries,) = read_stdin(folder, form, data)
     from regard.runs import evaluate
 
     result = evaluate.evaluate(
         folder,
-        data or (),
+        entries,
         columns=parse_columns(columns),
         settings=overrides or (),
         device=device,
@@ -187,7 +206,6 @@ def evaluate(
         log=print_stderr,
     )
     if predictions is not None:
-        predictions.parent.mkdir(parents=True, exist_ok=True)
         evaluate.write_predictions(result, predictions)
     if json:
         print(dumps(result.scores, ensure_ascii=False))
@@ -203,8 +221,9 @@ def predict(
     folder: ModelArgument,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(help="Texts, text files, tables, images or point clouds. Default: standard input."),
+        typer.Argument(help="Texts, text files, tables, images or point clouds. Default: - (standard input)."),
     ] = None,
+    form: FormatOption = None,
     overrides: SetOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
@@ -217,13 +236,15 @@ def predict(
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option("--top-k", min=1, help="Number of results for --search. Default: 5.", show_default=False),
+        typer.Option(
+            "--top-k", min=1, help="Number of classes, or of results of --search. Default: 5.", show_default=False
+        ),
     ] = None,
     columns: ColumnsOption = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder for output files (masks, depth maps, images, clouds). Default: predictions."
+            "--out", help="New table (.csv, .tsv, .jsonl, .parquet), or folder for images, masks and point clouds."
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per input.")] = False,
@@ -241,31 +262,35 @@ def predict(
     if others := [f"{group}.{name}" for group, values in said.items() for name in values]:
         supported = "decode.* settings and data.split_special_tokens"
         raise RegardError(f"'regard predict' only accepts {supported}, not {', '.join(others)}.")
-    if search is None and top_k is not None:
-        raise RegardError("--top-k requires --search FILE.")
-    if choices is not None and columns:
-        raise RegardError("--choices cannot be combined with --columns: a table has a column of choices.")
+    if choices is not None and (columns or top_k is not None):
+        raise RegardError("--choices cannot be combined with --columns or --top-k: all choices are ranked.")
     if search is not None and (choices is not None or asked):
         raise RegardError("--search cannot be combined with --choices or --set decode.*. Allowed: --top-k, --columns.")
     check_model(folder, dtype)
+    from regard.data.standard_input import uses_stdin
     from regard.model import load
     from regard.runs import predict
+    from regard.runs.inputs import read_search_texts
+    from regard.runs.predictions import open_output
     from regard.training.distributed import pick_device
 
-    found = None if search is None else predict.read_search_texts(search, renamed)
+    uses_stdin(form, *(inputs or ["-"]), *filter(None, [search]))
+    found = None if search is None else read_search_texts(search, renamed, form)
+    form = None if search == "-" else form
     model = load(folder, task=None if found is None else "embed", device=pick_device(device), dtype=dtype)
     print_stderr(model.dtype_note)
     if split is not None and not model.objective.modality.has_text:
         raise RegardError(f"data.split_special_tokens has no effect on task '{model.task.name}' without texts.")
     if split is not None:
         model.require_tokenizer().split_special_tokens = coerce(split, bool, "data.split_special_tokens")
+    output = open_output(model, inputs or [], json, out, top_k if search is None else None)
     if found is not None:
-        failed = predict.search(model, inputs or [], found, top_k, json, PREDICT_CHUNK)
+        failed = predict.search(model, inputs or [], found, top_k, output, PREDICT_CHUNK, form)
     elif choices is not None:
-        failed = predict.choose(model, inputs or [], choices.split("|"), json)
+        failed = predict.choose(model, inputs or [], choices.split("|"), output, form)
     else:
         decode = apply_overrides(model.spec.decode, asked)
-        failed = predict.predict(model, inputs or [], decode, json, PREDICT_CHUNK, renamed or None, out)
+        failed = predict.predict(model, inputs or [], decode, output, PREDICT_CHUNK, renamed or None, form)
     raise typer.Exit(2 if failed else 0)
 
 
@@ -289,6 +314,9 @@ def explain(
     at: Annotated[
         str | None, typer.Option("--at", help="Query position: ROW,COLUMN of a pixel, INDEX or X,Y,Z of a point.")
     ] = None,
+    class_name: Annotated[
+        str | None, typer.Option("--class", help="Class or tag to explain. Default: the predicted one.")
+    ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
 ) -> None:
@@ -307,7 +335,7 @@ def explain(
         if model.task.name != "choose" or len(given) > 1:
             raise RegardError("--choices requires a multiple-choice model and one context.")
         given.append(choices)
-    found = model.explain(*given, at=parse_position(at, model.task.input))
+    found = model.explain(*given, at=parse_position(at, model.task.input), class_name=class_name)
     path = found.save(out, layer, head)
     print(found.title, path, *found.extra_paths(path), sep="\n")
 
@@ -330,6 +358,7 @@ def probe(
     test: Annotated[
         list[str] | None, typer.Option("--test", help="Images that measure the accuracy. Default: hold out a fraction.")
     ] = None,
+    form: FormatOption = None,
     columns: ColumnsOption = None,
     max_images: Annotated[int, typer.Option("--max-images", help="Maximum number of training images.")] = 60_000,
     out: Annotated[Path, typer.Option("--out", help="Chart of the accuracy by layer: .png or .svg.")] = Path(
@@ -341,13 +370,14 @@ def probe(
 ) -> None:
     """Train linear probes on the layers of an image model."""
     check_model(folder, dtype)
+    entries, valid_entries, test_entries = read_stdin("classify", form, data, valid, test)
     from regard.runs.probe import probe as run_probe
 
     found = run_probe(
         folder,
-        data or (),
-        valid=valid or (),
-        test=test or (),
+        entries,
+        valid=valid_entries,
+        test=test_entries,
         columns=parse_columns(columns),
         max_images=max_images,
         out=out,
@@ -472,6 +502,19 @@ def parse_columns(columns: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
+def read_stdin(task: str | Path, form: str | None, *groups: list[str] | None) -> list[list[str]]:
+    """Data entries with the saved file of standard input in place of `-`. `task`: a name, or a model folder."""
+    given = [group or [] for group in groups]
+    if form is None and not any("-" in group for group in given):
+        return given
+    from regard.data.standard_input import save_stdin
+    from regard.model import stored_task
+    from regard.tasks import find_task
+
+    reader = (stored_task(task) if isinstance(task, Path) else find_task(task)).reader
+    return save_stdin(reader, form, *given)
+
+
 def print_table(rows: list[dict[str, Any]], right_aligned: tuple[str, ...] = ()) -> None:
     """Print aligned columns. In a terminal, the last column is wrapped; in a pipe, lines are not wrapped."""
     if not rows:
@@ -497,7 +540,7 @@ def expand_options(args: Sequence[str]) -> list[str]:
     for number, word in enumerate(args):
         if word == "--":
             return [*result, *args[number:]]
-        if word.startswith("-"):
+        if word.startswith("-") and word != "-":
             current, first = (word if word in MULTI_VALUE_OPTIONS else ""), True
             result.append(word)
         elif current and not first and (current in PATH_OPTIONS or "=" in word):

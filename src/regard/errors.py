@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PLACES: dict[str, tuple[str, str]] = {}
-"""Names in messages of saved tables, by path: the argument with the rows, and the table."""
+"""Names in messages of saved tables, by path: the argument with the rows (empty for standard input), and the table."""
 
 
 def name_places(text: str) -> str:
@@ -20,7 +20,8 @@ def name_places(text: str) -> str:
     for path, (argument, table) in list(PLACES.items()):
         folder = str(Path(path).parent)
         if folder in text:
-            text = re.sub(rf"{re.escape(path)}(?:, (?:line|row) |:)(\d+)", rf"row \1 of {argument}", text)
+            if argument:
+                text = re.sub(rf"{re.escape(path)}(?:, (?:line|row) |:)(\d+)", rf"row \1 of {argument}", text)
             text = re.sub(rf"{re.escape(folder)}\W[0-9a-f]{{32}}(\.\w+)?", "embedded file", text.replace(path, table))
     return text
 

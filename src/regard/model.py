@@ -23,12 +23,12 @@ from regard.decode.settings import DecodeSettings, apply_overrides, generation_k
 from regard.errors import RegardError, RunError, SettingError, UnknownNameError, WeightsError
 from regard.explain import explain
 from regard.files import write_json
-from regard.index import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, local_folder, print_note
+from regard.index import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, local_folder, print_note, read_config_files
 from regard.nn.blocks.block import SkipInit
 from regard.nn.kernels.linear import recheck_packed
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import unread_files
-from regard.systems import find_preset
+from regard.systems import find_checkpoint_system, find_preset
 from regard.systems.common.checkpoint import read_model_folder, writing
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
@@ -232,12 +232,15 @@ class Model(nn.Module):
         with self._eval_mode(self):
             return objective.rank(self, prompt, choices)
 
-    def explain(self, source: Any, target: str | None = None, *, at: Any = None) -> Explanation:
+    def explain(
+        self, source: Any, target: str | None = None, *, at: Any = None, class_name: str | None = None
+    ) -> Explanation:
         """Attention of each layer and head for the prediction, or for `target`. `at` selects one query: a pixel (row,
-        column) of the preprocessed image, or a point by index or as (x, y, z)."""
+        column) of the image, or a point by index or as (x, y, z). `class_name` is explained in place of the predicted
+        class."""
         split_inputs(self.objective, source, single=True)
         with self._eval_mode(self):
-            return explain(self, source, target, at)
+            return explain(self, source, target, at, class_name)
 
     def weights(self) -> dict[str, Tensor]:
         """Weights by native names, with the prefix `head.` for the head."""
@@ -365,6 +368,14 @@ def load(
         )
     named = stored if dtype in (None, "stored") else dtype
     return model.to(device=device, dtype=getattr(torch, named) if isinstance(named, str) else named).eval()
+
+
+def stored_task(folder: str | os.PathLike[str]) -> Task:
+    """Task of a model folder, without loading the model."""
+    published, own = read_config_files(Path(folder))
+    system = find_checkpoint_system(published, own)
+    name = own.get("task") or system.published.infer_task(published, system.tasks[0])
+    return find_task(name, system.config.modality)
 
 
 def _load_stored(folder: Path, task: str | None) -> Model:

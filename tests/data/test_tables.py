@@ -439,7 +439,7 @@ REFUSED: list[tuple[str, str, Any, str, tuple[str, ...]]] = [
     ("lm", "a.txt", b"PK\x03\x04\x14\x00\x06", "", ("not a text file: the content is a zip archive",)),
     ("lm", "a.txt", GZIP[:-9], "", ("damaged gzip file",)),
     ("lm", "a.txt", "x", "text=body", ("a.txt: plain text has no columns. Remove --columns.",)),
-    ("lm", "a.json", "[\n]\n", "", ("a.json, line 1: invalid JSON",)),
+    ("lm", "a.json", "[\n]\n", "", ("a.json: expected one JSON object per line", "a list of 0 values")),
     ("lm", "a.txt", " \n\t\n", "", ("a.txt: no text found: the only entry was empty.",)),
     ("text", "b.csv", "one\ntwo\n", "", ("b.csv, line 1: no column is named 'text'.", "--columns text=0.")),
     ("rows", "a.tsv", "sentence\tlabel\n" + "a fine day\t1\n" * 9, "",

@@ -307,7 +307,7 @@ def test_gradients_of_usual_sizes_fit_into_memory_and_of_the_largest_do_not() ->
 
 def test_unsupported_requests_are_reported() -> None:
     model = made("swin", "classify")
-    refused("16", model.explain, PICTURE, at=(16, 0), error=RegardError)
+    refused(str(HIGH), model.explain, PICTURE, at=(HIGH, 0), error=RegardError)
     refused("classifier", made("imagegpt", "draw").explain, PICTURE, "cat", error=RegardError)
     refused("--at", parse_position, "5", error=RegardError)
     assert parse_position("5, 12") == (5, 12)
@@ -462,8 +462,8 @@ def test_the_page_of_a_scene_has_a_plain_name_and_tables_list_point_clouds(folde
     [
         ("predict classify scans/rom0.ply", "file not found. Did you mean 'room0.ply'"),
         ("predict classify a.png", "not a point cloud: the file is an image"),
-        ("predict classify scans/room0.ply --out x", "--out is only for predictions that are files"),
-        ("explain classify scans/room0.ply box", "start from a point (--at INDEX or --at X,Y,Z), not from a class"),
+        ("predict classify scans/room0.ply --out x", ".csv"),
+        ("explain classify scans/room0.ply box", "--class"),
         ("train depth --data scans --model point-tiny --out r", "'point-tiny' does not support task 'depth'"),
         ("train classify --data rooms --out r", "for task 'segment', not for 'classify'"),
         ("train segment --data solids#many=3 --out r", "Unknown solids setting 'many'"),

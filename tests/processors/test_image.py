@@ -391,7 +391,7 @@ def test_another_size_cuts_off_as_much() -> None:
     assert ImageProcessor((224, 224), "shortest", 256, True).with_size(112, 112).edge == 128
     assert ImageProcessor().with_size(32, 48).size == (32, 48)
     cut = ImageProcessor((48, 48), "shortest", crop=True)
-    assert cut.crop_fraction(120, 160) == cut.crop_fraction(160, 120) == 0.75
-    assert cut.crop_fraction(90, 90) == 1 == ImageProcessor((48, 48)).crop_fraction(120, 160)
-    assert ImageProcessor((224, 224), "shortest", 256, True).crop_fraction(300, 300) == 0.875**2
+    assert cut.visible_box(120, 160) == (0, 0.125, 1, 0.875) and cut.visible_box(160, 120) == (0.125, 0, 0.875, 1)
+    assert cut.visible_box(90, 90) == (0, 0, 1, 1) == ImageProcessor((48, 48)).visible_box(120, 160)
+    assert ImageProcessor((224, 224), "shortest", 256, True).visible_box(300, 300) == (0.0625, 0.0625, 0.9375, 0.9375)
     assert ImageProcessor((224, 224), "shortest", 256, True).min_side == 256 and ImageProcessor((32, 48)).min_side == 48

@@ -147,9 +147,9 @@ RUN = (
     *within("regard.tasks", "base modality translate"), *within("regard.tasks.modality", "base text"),
     *within("regard.processors.tokenizer", "segmenters token_text tokenizer vocabulary"),
     *within("regard.data.batching", "padding samplers"),
-    *within("regard.data", "file_discovery memory_tables reader store"),
-    *within("regard.data.text", "files formats samples tables"),
-    *within("regard.runs", "predict"),
+    *within("regard.data", "file_discovery memory_tables reader standard_input store"),
+    *within("regard.data.text", "files formats own_columns samples tables"),
+    *within("regard.runs", "inputs predict predictions"),
 )  # fmt: skip
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
 
@@ -162,6 +162,7 @@ IN_NN = (
 EVALUATE = (
     *RUN, "regard.training.*", "regard.data.training_files", "regard.tasks.preparation",
     *within("regard.data.check", "engine findings pairs report"), *within("regard.data", "samples"),
+    *within("regard.data.text", "table_writer"),
     *within("regard.draw", "charts colors figure text"),
     *within("regard.runs", "check evaluate folder spec"),
 )  # fmt: skip

@@ -16,19 +16,19 @@ from PIL import Image
 from rich.console import Console
 
 import regard
-from conftest import Cli, rows
+from conftest import Cli, rows, stdin
 from data_files import refused
 from regard.data.images.labeled import ImageSample, iterate_images, iterate_unlabeled
 from regard.data.settings import DataSettings
 from regard.data.training_files import describe_empty_rows
-from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_layer_scores
 from regard.errors import RegardError, SettingError
 from regard.explain.images import ImageExplanation
 from regard.runs import progress
 from regard.runs.check import check
 from regard.runs.evaluate import small_sample_warning
-from regard.runs.predict import predict, read_inputs
+from regard.runs.inputs import read_inputs
+from regard.runs.predictions import open_output
 from regard.runs.probe import split_images
 from regard.runs.progress import ProgressReporter
 from regard.systems import find_preset
@@ -76,23 +76,20 @@ def test_charts_are_drawn_into_the_named_file(folder: Path, monkeypatch: pytest.
     maps, image = {"rollout": np.ones((2, 2)) / 4}, np.zeros((4, 4, 3), np.uint8)
     explanation = ImageExplanation("x", (), image=image, method_maps=maps, position_similarity=np.eye(4))
     path = explanation.save(beside / "why it.png")
-    (extra,) = explanation.extra_paths(path)
-    assert extra.name == "why it-positions.png" and extra.exists() and not explanation.extra_paths(Path("why.html"))
+    extra = explanation.extra_paths(path)
+    assert [one.name for one in extra] == ["why it-overlay.png", "why it-positions.png"]
+    assert all(one.exists() for one in extra) and not explanation.extra_paths(Path("why.html"))
     limits, whole = list[Any](), Axes.set_ylim
     monkeypatch.setattr(Axes, "set_ylim", lambda *two, **more: limits.append(two[1:]) or whole(*two, **more))
     draw_layer_scores([100.0, 100.0], beside / "probe.png", "", "", ["1", "2"])
     assert limits[-1][1] == 102.0
 
 
-def test_inputs_and_folders_of_other_kinds_are_reported(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for task, out, message in ((SEGMENT, tmp_path / "seen.png", "--out"), (CLASSIFY, tmp_path, "prints text")):
+def test_inputs_and_folders_of_other_kinds_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for task, out, message in ((SEGMENT, "seen.png", "--out"), (CLASSIFY, ".", "exists"), (CLASSIFY, "a", "supported")):
         model: Any = SimpleNamespace(task=task, objective=task.objective)
-        refused(message, predict, model, ["x.png"], DecodeSettings(), False, 1, None, out, error=RegardError)
-    assert [one.value for one in read_inputs(find_task("classify"), [str(tmp_path)])] == [str(tmp_path)]
-    assert "its name is used as text" in capsys.readouterr().err
-    monkeypatch.setattr("sys.stdin", ["a.png\n", "\n"])  # an empty line is not an image
+        refused(message, open_output, model, ["x.png"], False, tmp_path / out, error=RegardError)
+    monkeypatch.setattr("sys.stdin", stdin("a.png\n\n"))  # an empty line is not an image
     assert [one.value for one in read_inputs(CLASSIFY, [])] == ["a.png", None]
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import Cli
+from conftest import Cli, stdin
 from encoders import encoder
 from regard.errors import RegardError
 from regard.model import Model
-from regard.runs.predict import expand_files, read_inputs
+from regard.runs.inputs import expand_files, read_inputs
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions
 from tokenizer_files import STORY
@@ -162,15 +161,14 @@ def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> Non
         assert not small_sample_warning(find_task(task, "text"), count)
 
 
-def test_standard_input_contains_paths_and_not_a_point_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_contains_paths_or_a_point_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segment = find_task("segment", "points")
     for words in ([], ["-"]):
-        monkeypatch.setattr("sys.stdin", io.StringIO(f"{tmp_path / 'a.ply'}\n{tmp_path / 'b.ply'}\n"))
+        monkeypatch.setattr("sys.stdin", stdin(f"{tmp_path / 'a.ply'}\n{tmp_path / 'b.ply'}\n"))
         assert [Path(one.value).name for one in read_inputs(segment, words)] == ["a.ply", "b.ply"]
     for begins in ("ply\nformat ascii 1.0\n", "0.5 1.25 -3e-2\n1 2 3\n", "OFF\n8 6 0\n"):
-        monkeypatch.setattr("sys.stdin", io.StringIO(begins))
-        with pytest.raises(RegardError, match="file"):
-            list(read_inputs(segment, []))
+        monkeypatch.setattr("sys.stdin", stdin(begins))
+        assert [one.value for one in read_inputs(segment, [])] == [begins.encode()]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("room.ply", "point cloud"), ("cat.png", "image")])

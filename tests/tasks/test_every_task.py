@@ -35,8 +35,8 @@ FIGURES = {
     "t14": ["captions.png"], "t16": ["clouds.png"],
 }  # fmt: skip
 FILES = {
-    "t11": {"mask", "image"},
-    "t12": {"array", "image", "millimeters"},
+    "t11": {"image", "mask", "overlay"},
+    "t12": {"array", "colors", "image", "millimeters"},
     "t13": {"image", "sheet"},
     "t16": {"cloud", "page"},
 }

@@ -138,7 +138,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     # -- config, disk, command line, model
     ("false-is-true", "regard.config:coerce", "return BOOLS[str(value).lower()]", "return bool(str(value))",
      "a setting of false is read as true"),
-    ("file-fsync", "regard.files:write_file", "fsync(aside)", "pass",
+    ("file-fsync", "regard.files:replacing", "fsync(aside)", "pass",
      "a file is not flushed to the disk before it replaces another"),
     ("check-exit-code", "regard.cli:check", "1 if report.errors else 0", "0",
      "regard check leaves with 0 although the data has errors"),

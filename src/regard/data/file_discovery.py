@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from regard.data.text.files import reject_url
 from regard.errors import DataError
 
 IMAGE_SUFFIXES = (
@@ -138,6 +139,7 @@ def open_source(source: str | bytes, noun: str, location: Location | None = None
     """Stream of a regular file, because opening a pipe could block forever, or of the content of an embedded file. Errors in
     the content become `DataError` with the path, or with the table and row of an embedded file."""
     path, line = location or (source if isinstance(source, str) else noun, None)
+    reject_url(path)
     name = os.path.expanduser(source) if isinstance(source, str) else ""
     if isinstance(source, str) and not os.path.isfile(name):
         other = f"expected {with_article(noun)} file, got a folder." if os.path.isdir(name) else "not a regular file."

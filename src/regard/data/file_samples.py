@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from regard.data.file_discovery import find_subfolder, walk_files
 from regard.data.memory_tables import is_saved_file, table_folders
 from regard.data.text import tables
-from regard.data.text.files import Columns, existing_file, raise_error
+from regard.data.text.files import Columns, existing_file, is_url, raise_error
 from regard.data.text.formats import (
     BINARY_SUFFIXES,
     Row,
@@ -204,7 +204,7 @@ def resolve_file(
     `folders` are searched for the file; None: the folder of relative paths and its subfolder of files."""
     if isinstance(value, EmbeddedFile):
         return value.name, value.content
-    if value.startswith(("http://", "https://", "s3://", "gs://")):
+    if is_url(value):
         problem = f"URLs are not supported: '{value[:80]}'."
         raise DataError(problem, entry, line, "Download the file and use its path.", "missing")
     own = table_folders(entry)

@@ -1,8 +1,10 @@
-"""Tables in memory as data: lists of dicts, frames of pandas and polars, Arrow tables, and datasets of Hugging Face.
+"""Tables in memory as data: lists of dicts, frames of pandas and polars, Arrow tables, and datasets of Hugging Face; and
+standard input.
 
 A table is saved in the cache as a JSONL file, in a folder named by its content, and then read as any file of rows: with the
 same columns, checks, splits and fingerprints, by several processes, and again when a run is resumed or evaluated. Images,
-arrays and bytes become files next to the rows. Libraries of tables are recognized by their methods and not imported."""
+arrays and bytes become files next to the rows. Libraries of tables are recognized by their methods and not imported.
+Standard input is saved in the same way, with its own format."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date, time, timedelta
 from hashlib import blake2b
@@ -19,7 +21,7 @@ from numbers import Number
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 from uuid import UUID
 
 import numpy as np
@@ -27,12 +29,13 @@ import numpy as np
 from regard.data import store
 from regard.data.file_discovery import FileFormatError, library_errors
 from regard.data.reader import Reader
-from regard.data.text.files import chunked
+from regard.data.text.files import STDIN_NAME, chunked
 from regard.data.text.formats import parse_class_names, to_list
 from regard.data.text.tables import SkippedRow
 from regard.errors import PLACES, DataError, InputTypeError, SettingError
 
-TABLE_FILE = "table.jsonl"
+TABLE_NAME = "table"  # name of the saved file without its extension
+STDIN = "stdin"  # name of the folder of standard input, in place of an argument
 BATCH_ROWS = 1000  # rows of a frame converted at once
 WRITE_ROWS = 32  # rows written at once
 MISSING = ("<NA>", "NaT", "NaN", "nan")  # missing values of pandas, and of decimal numbers
@@ -98,7 +101,12 @@ def data_entries(data: Data, argument: str = "data") -> list[str]:
 def is_saved_table(entry: str | os.PathLike[str]) -> bool:
     """True for the path of a saved table."""
     path = Path(entry)
-    return path.name == TABLE_FILE and _FOLDER.fullmatch(path.parent.name) is not None
+    return path.stem == TABLE_NAME and _FOLDER.fullmatch(path.parent.name) is not None
+
+
+def is_memory_table(entry: str | os.PathLike[str]) -> bool:
+    """True for the path of a saved table that was in memory."""
+    return is_saved_table(entry) and not Path(entry).parent.name.startswith(f"{STDIN}-")
 
 
 def is_saved_file(source: str, entry: str) -> bool:
@@ -117,17 +125,20 @@ def require_saved_table(entry: str) -> None:
     was removed."""
     if not is_saved_table(entry):
         return
+    name, number, rows, digest = _FOLDER.fullmatch(Path(entry).parent.name).groups()  # type: ignore[union-attr]
     try:
         lock = store.FileLock(Path(entry), shared=True)
     except OSError as error:
-        advice = "Pass the same data again, in Python."
-        raise DataError("the in-memory table of this run is no longer in the cache.", entry, advice=advice) from error
+        source, again = (STDIN_NAME, "with --data -") if name == STDIN else ("the in-memory table", "in Python")
+        advice = f"Pass the same data again, {again}."
+        raise DataError(f"{source} of this run is no longer in the cache.", entry, advice=advice) from error
     with suppress(OSError):  # the cache may be read-only
         os.utime(entry)
     _locks[entry] = lock
-    name, number, rows, digest = _FOLDER.fullmatch(Path(entry).parent.name).groups()  # type: ignore[union-attr]
     argument = name if number is None else f"{name}[{number}]"
     PLACES[entry] = argument, f"in-memory table {digest[:8]} ({int(rows):,} row{'s'[: rows != '1']})"
+    if name == STDIN:
+        PLACES[entry] = "", STDIN_NAME
 
 
 # -- predictions
@@ -151,8 +162,8 @@ def input_rows(inputs: Any, columns: Mapping[str, str] | None, has_dict_inputs: 
 @contextmanager
 def table_inputs(reader: Reader, table: Any, columns: Mapping[str, str] | None) -> Iterator[list[Any]]:
     """Inputs of the rows of a table, which is saved in a temporary folder. Errors in the content of a file contain its row."""
-    with TemporaryDirectory(prefix="regard-") as folder:
-        entry, inputs = save_table(table, "inputs", Path(folder)), list[Any]()
+    with temporary_entry(lambda folder: save_table(table, "inputs", folder)) as entry:
+        inputs = list[Any]()
         try:
             inputs += _read_inputs(reader, entry, columns)
             yield inputs
@@ -161,6 +172,15 @@ def table_inputs(reader: Reader, table: Any, columns: Mapping[str, str] | None) 
                 row = 1 + inputs.index(str(error.path))
                 raise DataError(error.problem, entry, row, error.advice, error.kind) from error
             raise
+
+
+@contextmanager
+def temporary_entry(save: Callable[[Path], str]) -> Iterator[str]:
+    """Path returned by `save`, which saves a table in the given temporary folder."""
+    with TemporaryDirectory(prefix="regard-") as folder:
+        entry = save(Path(folder))
+        try:
+            yield entry
         finally:
             del PLACES[entry], _locks[entry]
 
@@ -187,21 +207,44 @@ def _read_inputs(reader: Reader, entry: str, columns: Mapping[str, str] | None) 
 
 def save_table(table: Any, argument: str, place: Path | None = None) -> str:
     """Path of the saved table, in the cache or in the folder `place`. The path depends on the content only."""
+    name = argument.replace("[", ".").rstrip("]")
+    return _save(name, ".jsonl", lambda file: _write_rows(_iter_rows(table, argument), file, argument), place)
+
+
+def save_stream(stream: BinaryIO, suffix: str, place: Path | None = None) -> str:
+    """Path of the saved bytes of standard input, as in `save_table`. `suffix`: file extension of the format."""
+
+    def write(path: Path) -> tuple[int, str]:
+        count, digest = 0, blake2b(suffix.encode(), digest_size=16)
+        with _disk_errors(path.parent.parent), path.open("wb") as file:
+            while part := stream.read(1 << 20):
+                count += len(part)
+                digest.update(part)
+                file.write(part)
+        if not count:
+            raise DataError("is empty.", STDIN_NAME)
+        return count, digest.hexdigest()
+
+    return _save(STDIN, suffix, write, place)
+
+
+def _save(name: str, suffix: str, write: Callable[[Path], tuple[int, str]], place: Path | None) -> str:
+    """Path of the file with the extension `suffix` that `write` has written; `write` returns the size and a digest."""
     cache = place or store.cache_folder("tables")
-    folder = store.temporary_path(cache / "table")
+    folder = store.temporary_path(cache / TABLE_NAME)
     try:
         with _disk_errors(cache):
             folder.mkdir(parents=True)
             store.remove_stale(cache)
-        count, digest = _write_rows(_iter_rows(table, argument), folder, argument)
-        final = cache / f"{argument.replace('[', '.').rstrip(']')}-{count}-{digest}"
+        count, digest = write(folder / f"{TABLE_NAME}{suffix}")
+        final = cache / f"{name}-{count}-{digest}"
         with suppress(OSError):  # the same table was saved before, or by another process
             folder.rename(final)
     finally:
         rmtree(folder, ignore_errors=True)
-    require_saved_table(entry := str(final / TABLE_FILE))
+    require_saved_table(entry := str(final / f"{TABLE_NAME}{suffix}"))
     if place is None:
-        store.evict(final, TABLE_FILE)
+        store.evict(final, f"{TABLE_NAME}.*")
     return entry
 
 
@@ -213,16 +256,18 @@ def _disk_errors(cache: Path) -> Iterator[None]:
         raise store.disk_full_error(cache, error) from error
 
 
-def _write_rows(rows: Iterable[Any], folder: Path, argument: str) -> tuple[int, str]:
+def _write_rows(rows: Iterable[Any], path: Path, argument: str) -> tuple[int, str]:
     """Write the rows to a JSONL file. Returns their number and the digest of the content."""
     count, digest, encode = 0, blake2b(digest_size=16), json.JSONEncoder(ensure_ascii=False).encode
     for part in chunked(
         enumerate(rows, start=1), WRITE_ROWS
     ):  # an error of the user's rows is not an error of the disk
-        with _disk_errors(folder.parent), (folder / TABLE_FILE).open("ab") as file:
+        with _disk_errors(path.parent.parent), path.open("ab") as file:
             for count, row in part:
                 # a lone surrogate becomes an escape, which the reader reports
-                line = encode(_json_row(row, folder, f"row {count} of {argument}")).encode("utf-8", "backslashreplace")
+                line = encode(_json_row(row, path.parent, f"row {count} of {argument}")).encode(
+                    "utf-8", "backslashreplace"
+                )
                 digest.update(line + b"\n")
                 file.write(line + b"\n")
     if not count:

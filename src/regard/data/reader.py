@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.data.text.files import Columns, expand_patterns, split_parallel
-from regard.data.text.formats import TABLE_SUFFIXES
+from regard.data.text.formats import TABLE_SUFFIXES, Row
+from regard.data.text.own_columns import read_own_rows
 from regard.data.text.tables import read_text_column
 from regard.errors import DataError
 
@@ -24,6 +25,8 @@ class Reader:
     inputs: Callable[[str, Columns], Iterator[Any]] = read_text_column
     """inputs of `predict` from a table without labels: line number and input, or samples for readers with `suffixes`; with
     the errors of invalid rows"""
+    own_rows: Callable[[str, Columns], Iterator[Row] | None] = read_own_rows
+    """rows of a table of inputs with all columns of the file; None for a file without columns"""
     split_key: Callable[[Any], str]  # samples with equal keys are in one split, to prevent leaks from training data
     contents: Callable[[Any], Iterable[str]]  # texts for the fingerprint of the data, with targets
     texts: Callable[[Any], Iterable[str]] = lambda sample: ()  # texts for the training of a tokenizer
@@ -37,6 +40,7 @@ class Reader:
     min_valid_samples: int = 100  # minimum of held-out samples in large datasets: fewer give imprecise scores
     suffixes: tuple[str, ...] = ()  # extensions of files that are samples; empty: samples are texts
     table_suffixes: tuple[str, ...] = TABLE_SUFFIXES  # files with one input per row; others: per line
+    plain_suffix: str = ""  # extension of plain text, if data of this kind can be plain text instead of a table
     files: Callable[[Sequence[str]], list[str]] = expand_patterns  # files of paths and glob patterns
     file_paths: Callable[[str], Sequence[str]] = lambda entry: split_parallel(entry) or (entry,)  # paths of an entry
     recipe: Callable[[str], Any] = lambda entry: None  # recipe of a synthetic dataset; None if the entry is a file

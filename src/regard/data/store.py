@@ -282,18 +282,19 @@ def max_cache_bytes() -> float:
 
 def evict(new: Path, used: str) -> None:
     """Remove least recently used folders next to `new` until their size is at most `max_cache_bytes`; keep folders with a
-    lock, and the new one. `used` is the name of the file with the lock and the time of the last use."""
+    lock, and the new one. `used` is the name, or a pattern, of the file with the lock and the time of the last use."""
     sizes: dict[Path, int] = {}
     for folder in new.parent.glob("[!.]*"):
         with suppress(OSError):  # another process may remove the folder
             sizes[folder] = sum(path.stat().st_size for path in folder.iterdir())
     surplus = sum(sizes.values()) - max_cache_bytes()
-    for folder in sorted(sizes, key=lambda folder: _mtime(folder / used)):
+    locks = {folder: next(folder.glob(used), folder / used) for folder in sizes}
+    for folder in sorted(sizes, key=lambda folder: _mtime(locks[folder])):
         if surplus <= 0:
             return
         with suppress(OSError):
             if folder != new:
-                lock = FileLock(folder / used, shared=False)
+                lock = FileLock(locks[folder], shared=False)
                 _remove(folder)
                 surplus -= sizes[folder]
                 del lock

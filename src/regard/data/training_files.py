@@ -146,7 +146,7 @@ class TrainingFiles:
         self._paths = [path for entry in sources.data for path in self.reader.paths(entry)]
         for path in self._paths:
             if os.path.exists(path) and not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
-                advice = "Training reads the data several times; write the stream to a file first."
+                advice = "Training reads the data several times. Write a file, or pipe the data into --data - instead."
                 raise DataError("expected a regular file, got a stream.", path, advice=advice)
         self.key, self._stamps = "", self._read_stamps()
 

@@ -46,7 +46,7 @@ function show(near = null) {
   if (near !== null) stage.frame(near);
   if (near === 0) { stage.usual = clamp(0.08 + 0.2 * stage.far, 0.2, 0.6); sized(); } // similar point size at every camera distance
   stage.paint(colours);
-  find("#heading").textContent = `Attention of point ${numbersOf(from)}`;
+  find("#heading").textContent = `${data.method[0].toUpperCase()}${data.method.slice(1)} of point ${numbersOf(from)}`;
   find("#shown").textContent = `${layer.name}: ${counted(now.length, "neighbor")} among ${counted(levels[layer.level].length, "point")}` + (from === state.chosen ? "" : "; nearest available point to the selected point");
   for (const button of document.querySelectorAll("#layers button")) button.setAttribute("aria-pressed", +button.dataset.layer === state.layer);
   for (const button of find("#ways").children) button.setAttribute("aria-pressed", button.dataset.on === String(state.classes));
@@ -93,7 +93,7 @@ stage.chose = (n) => { if (n >= 0 && data.choosing) { state.chosen = n; show(sta
 stage.pointed = (n, event) => {
   if (n < 0) return told(event, []);
   const share = now.find(([point]) => point === n);
-  told(event, [`point ${numbersOf(n)}` + (said ? ` · ${data.labels[said[n]]}` : ""), ...(share ? [`attention ${percent(share[1])}`] : []), coordinates(n)]);
+  told(event, [`point ${numbersOf(n)}` + (said ? ` · ${data.labels[said[n]]}` : ""), ...(share ? [`${data.method} ${percent(share[1])}`] : []), coordinates(n)]);
 };
 stage.after = (pen, at) => {
   if (from < 0) return;

@@ -190,13 +190,17 @@ def write_image_page(
     query_grid: tuple[int, int] = (0, 0),
     positions: Any = None,
     descriptions: Mapping[str, str] | None = None,
+    region: panels.Box = panels.WHOLE,
 ) -> Path:
-    """Write a page with heatmaps over the image: `methods`, and each layer and head for any stored query."""
+    """Write a page with heatmaps over the image: `methods`, and each layer and head for any stored query. `region`: part of
+    the image that the model reads."""
     data: dict[str, object] = {
-        "picture": data_uri(image),
+        "picture": data_uri(panels.fit_image(image)),
         "size": image.shape[:2],
-        "ways": {way.name: _quantized_grid(way.weights, way.extent) for way in methods},
-        "attention": [[_quantized_grid(grid, layer.extent) for grid in layer.weights] for layer in layers],
+        "region": region,
+        "dark": panels.OUTSIDE_BRIGHTNESS,
+        "ways": {way.name: _quantized_grid(way.weights, way.box) for way in methods},
+        "attention": [[_quantized_grid(grid, layer.box) for grid in layer.weights] for layer in layers],
         "layers": [layer.name for layer in layers],
         "each": [pack_maps(layer.weights_per_query) for layer in layers if layer.weights_per_query is not None],
         "asked": {"name": query[0], "mark": query[1]},
@@ -209,10 +213,10 @@ def write_image_page(
     return write_page(path, title, "", facts, data, (), "", (), "gaze.html")
 
 
-def _quantized_grid(grid: np.ndarray, covers: tuple[float, float]) -> dict[str, Any]:
+def _quantized_grid(grid: np.ndarray, box: panels.Box) -> dict[str, Any]:
     most = float(grid.max()) or 1.0
     values = np.rint(WEIGHT_SCALE * grid / most).astype(int).ravel().tolist()
-    return {"most": most, "shape": list(grid.shape), "covers": covers, "values": values}
+    return {"most": most, "shape": list(grid.shape), "box": box, "values": values}
 
 
 def pack_maps(maps: np.ndarray) -> dict[str, object]:
@@ -246,8 +250,10 @@ def write_caption_page(
 ) -> Path:
     """Write a page that shows the image with the attention of one word at a time, for selected layers and heads."""
     data: dict[str, object] = {
-        "picture": data_uri(attention.image),
+        "picture": data_uri(panels.fit_image(attention.image)),
         "size": attention.image.shape[:2],
+        "region": attention.region,
+        "outside": panels.OUTSIDE_BRIGHTNESS,
         "grid": attention.grid,
         "words": [
             {

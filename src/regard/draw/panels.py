@@ -4,7 +4,7 @@ Images are bytes (H, W, 3), or (H, W) for grayscale."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -196,15 +196,19 @@ class DenseSample(NamedTuple):
         return [self.prediction] if self.target is None else [self.prediction, self.target]
 
 
-def fit_to_sheet(sample: DenseSample) -> DenseSample:
-    """The sample with an image of at most `MAX_IMAGE_SIDE` pixels, and maps of the same size."""
+def fit_image(image: ImageArray) -> ImageArray:
+    """The image, reduced to at most `MAX_IMAGE_SIDE` pixels per side."""
     from PIL import Image
 
-    image = sample.image
-    scale = min(1.0, MAX_IMAGE_SIDE / max(image.shape))
+    scale = min(1.0, MAX_IMAGE_SIDE / max(image.shape[:2]))
     size = tuple(max(round(scale * side), 1) for side in image.shape[:2])
-    if scale < 1:
-        image = np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BOX))
+    return image if scale == 1 else np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BOX))
+
+
+def fit_to_sheet(sample: DenseSample) -> DenseSample:
+    """The sample with an image of at most `MAX_IMAGE_SIDE` pixels, and maps of the same size."""
+    image = fit_image(sample.image)
+    size = image.shape[:2]
     maps = []
     for values in sample.maps:
         if values.shape != size:  # nearest values
@@ -216,21 +220,45 @@ def fit_to_sheet(sample: DenseSample) -> DenseSample:
 
 def overlay_classes(image: ImageArray, classes: MapArray, num_classes: int) -> ImageArray:
     """The image in semi-transparent class colors with dark class boundaries; pixels without a class are unchanged."""
-    image, known = _to_rgb(image), (classes >= 0) & (classes < num_classes)
-    colors = np.array(class_colors(num_classes), dtype=np.float64)[np.where(known, classes, 0).astype(np.int64)]
-    mixed = (1 - CLASS_OPACITY) * (0.5 * image + 0.5 * image.mean(-1, keepdims=True)) + CLASS_OPACITY * colors
-    edges = np.zeros(classes.shape, dtype=bool)  # pixels whose right or lower neighbor has another class
-    edges[:, :-1] |= classes[:, :-1] != classes[:, 1:]
-    edges[:-1] |= classes[:-1] != classes[1:]
-    mixed[edges] *= 0.45
-    return np.where(known[..., None], mixed, image).round().astype(np.uint8)
+    image, palette = _to_rgb(image), np.array(class_colors(num_classes), dtype=np.float64)
+    found = np.empty_like(image)
+    for band in in_bands(image.shape):
+        part, own = image[band], classes[band]
+        known = (own >= 0) & (own < num_classes)
+        colors = palette[np.where(known, own, 0).astype(np.int64)]
+        mixed = (1 - CLASS_OPACITY) * (0.5 * part + 0.5 * part.mean(-1, keepdims=True)) + CLASS_OPACITY * colors
+        edges = np.zeros(own.shape, dtype=bool)  # pixels whose right or lower neighbor has another class
+        edges[:, :-1] |= own[:, :-1] != own[:, 1:]
+        below = classes[band.start + 1 : band.stop + 1]
+        edges[: len(below)] |= own[: len(below)] != below
+        mixed[edges] *= 0.45
+        found[band] = np.where(known[..., None], mixed, part).round()
+    return found
 
 
 def depth_image(depth: MapArray, near: float, far: float) -> ImageArray:
     """Colors of a depth map: bright is near, dark is far, gray is unknown. If `near` > `far`, values are inverse depths."""
-    known = _valid_depth(depth, near > far)
-    fractions = (np.where(known, depth, near) - near) / ((far - near) or 1.0)
-    return np.where(known[..., None], apply_colormap(fractions, DEPTH_COLORS), np.array(UNKNOWN_COLOR, dtype=np.uint8))
+    found = np.empty((*depth.shape, 3), np.uint8)
+    for band in in_bands(depth.shape):
+        known = _valid_depth(depth[band], near > far)
+        fractions = (np.where(known, depth[band], near) - near) / ((far - near) or 1.0)
+        found[band] = np.where(known[..., None], apply_colormap(fractions, DEPTH_COLORS), UNKNOWN_COLOR)
+    return found
+
+
+def save_classes(sample: DenseSample, num_classes: int, path: Path) -> Path:
+    """Save the image in class colors as a .png file of the size of the predicted classes."""
+    from PIL import Image
+
+    size, image = sample.prediction.shape, sample.image
+    if image.shape[:2] != size:  # the file was decoded at a lower resolution
+        image = np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR))
+    return save_image(overlay_classes(image, sample.prediction, num_classes), path)
+
+
+def save_depth(depth: MapArray, path: Path, relative: bool = False) -> Path:
+    """Save the colors of a depth map as a .png file of the same size."""
+    return save_image(depth_image(depth, *depth_range([depth], relative)), path)
 
 
 def _valid_depth(depth: MapArray, relative: bool) -> npt.NDArray[np.bool_]:
@@ -253,9 +281,9 @@ def draw_depths(samples: Sequence[DenseSample], path: Path, relative: bool = Fal
     inverse depths, and each map has a separate scale."""
     samples = [fit_to_sheet(sample) for sample in samples]
     maps = [m for sample in samples for m in sample.maps]
-    near, far = _depth_range(maps, relative)
+    near, far = depth_range(maps, relative)
     rows = [
-        [depth_image(m, *(_depth_range([m], relative) if relative else (near, far))) for m in sample.maps]
+        [depth_image(m, *(depth_range([m], relative) if relative else (near, far))) for m in sample.maps]
         for sample in samples
     ]
     names = (f"{near:.3g}", f"{(near + far) / 2:.3g}", f"{far:.3g} m")
@@ -264,7 +292,7 @@ def draw_depths(samples: Sequence[DenseSample], path: Path, relative: bool = Fal
     return _draw_dense(samples, rows, path, ColorScale(colors, ("near", "", "far") if relative else names, has_unknown))
 
 
-def _depth_range(maps: Sequence[MapArray], relative: bool) -> tuple[float, float]:
+def depth_range(maps: Sequence[MapArray], relative: bool) -> tuple[float, float]:
     """Near and far end of the color scale: the 1st and 99th percentile of the known values."""
     values = np.concatenate([np.zeros(0), *(m[_valid_depth(m, relative)] for m in maps)])
     if not values.size:
@@ -289,32 +317,75 @@ def _draw_dense(
 # -- heatmaps
 
 
+Box = tuple[float, float, float, float]
+"""Top, left, bottom and right of the part of an image that a grid covers, as fractions of height and width."""
+WHOLE: Final[Box] = (0.0, 0.0, 1.0, 1.0)
+OUTSIDE_BRIGHTNESS: Final = 0.45  # brightness of the part of the image that the model does not read
+BAND_PIXELS: Final = 1 << 22  # pixels that are computed at once
+
+
 class OverlayMap(NamedTuple):
     """One heatmap, or the heatmaps of all heads of a layer."""
 
     name: str
     weights: MapArray  # (h, w) or (heads, h, w) on a grid of any size
-    extent: tuple[float, float] = (1.0, 1.0)  # height and width of the grid relative to the image, at least 1
+    box: Box = WHOLE  # part of the image that the grid covers
     weights_per_query: MapArray | None = None  # (queries, heads, h, w) attention of each stored query
 
 
-def overlay_heatmap(image: ImageArray, weights: MapArray, extent: tuple[float, float] = (1.0, 1.0)) -> ImageArray:
+def in_bands(shape: Sequence[int]) -> Iterator[slice]:
+    """Bands of rows of an image with at most `BAND_PIXELS` pixels, because colors as floats need much memory."""
+    step = max(BAND_PIXELS // max(shape[1], 1), 1)
+    return (slice(start, min(start + step, shape[0])) for start in range(0, shape[0], step))
+
+
+def overlay_heatmap(image: ImageArray, weights: MapArray, box: Box = WHOLE) -> ImageArray:
     """Heatmap over the darkened image. The color scale ends at the largest weight."""
-    max_weight = float(np.nanmax(weights, initial=0.0)) or 1.0
-    fractions = resize_grid(np.nan_to_num(weights) / max_weight, image.shape, extent).clip(0, 1)
-    image = _to_rgb(image)
-    gray = 0.3 * image + 0.5 * image.mean(-1, keepdims=True)
-    strength = 0.85 * fractions[..., None] ** 0.7
-    return ((1 - strength) * gray + strength * apply_colormap(fractions, HEAT_COLORS)).round().astype(np.uint8)
+    weights, image = np.nan_to_num(weights), _to_rgb(image)
+    fractions = resize_grid(weights / (float(weights.max(initial=0.0)) or 1.0), image.shape, box).clip(0, 1)
+    found = np.empty_like(image)
+    for band in in_bands(image.shape):
+        part, own = image[band], fractions[band]
+        gray = 0.3 * part + 0.5 * part.mean(-1, keepdims=True)
+        strength = 0.85 * own[..., None] ** 0.7
+        found[band] = ((1 - strength) * gray + strength * apply_colormap(own, HEAT_COLORS)).round()
+    return darken_outside(found, box)
 
 
-def resize_grid(grid: MapArray, shape: Sequence[int], extent: tuple[float, float] = (1.0, 1.0)) -> MapArray:
-    """The grid interpolated to an image of `shape` (height, width, …)."""
+def covered_pixels(shape: Sequence[int], box: Box) -> tuple[slice, slice]:
+    """Rows and columns of an image of `shape` (height, width, …) that a grid covers, at least one of each."""
+    sides = []
+    for count, start, end in ((shape[0], box[0], box[2]), (shape[1], box[1], box[3])):
+        first = min(max(round(start * count), 0), count - 1)
+        sides.append(slice(first, max(min(round(end * count), count), first + 1)))
+    return sides[0], sides[1]
+
+
+def darken_outside(image: ImageArray, box: Box) -> ImageArray:
+    """The image with a dark part outside of the box."""
+    rows, columns = covered_pixels(image.shape, box)
+    inside = image[rows, columns].copy()
+    if inside.shape != image.shape:
+        image = (OUTSIDE_BRIGHTNESS * image).astype(np.uint8)
+        image[rows, columns] = inside
+    return image
+
+
+def resize_grid(grid: MapArray, shape: Sequence[int], box: Box = WHOLE) -> MapArray:
+    """The grid interpolated to an image of `shape` (height, width, …), of which the grid covers the box; 0 outside."""
     from PIL import Image
 
     small = Image.fromarray(np.ascontiguousarray(grid, dtype=np.float32))
-    part = (0, 0, grid.shape[1] / extent[1], grid.shape[0] / extent[0])
-    return np.asarray(small.resize((shape[1], shape[0]), Image.Resampling.BICUBIC, box=part), dtype=np.float64)
+    found, part = np.zeros(shape[:2], np.float32), covered_pixels(shape, box)
+    edges = [
+        min(max((edge / count - start) / (end - start), 0.0), 1.0) * cells
+        for pixels, count, start, end, cells in zip(part, shape, box[:2], box[2:], grid.shape, strict=False)
+        for edge in (pixels.start, pixels.stop)
+    ]
+    size = part[1].stop - part[1].start, part[0].stop - part[0].start
+    source = (edges[2], edges[0], edges[3], edges[1])
+    found[part] = np.asarray(small.resize(size, Image.Resampling.BICUBIC, box=source))
+    return found
 
 
 def draw_heatmap_overlays(
@@ -326,7 +397,8 @@ def draw_heatmap_overlays(
     mark: tuple[float, float] | None = None,
 ) -> Path:
     """Draw heatmaps (h, w) over the image, each on a separate color scale. `mark`: a position as fractions of the image."""
-    images = [overlay_heatmap(image, one.weights, one.extent) for one in maps]
+    image = fit_image(image)
+    images = [overlay_heatmap(image, one.weights, one.box) for one in maps]
     maxima = [float(np.nanmax(one.weights, initial=0.0)) for one in maps]
     names = [f"{one.name} · {100 * most:.3g} %" for one, most in zip(maps, maxima, strict=True)]
     ends = "", "maximum, given above each image"
@@ -388,6 +460,7 @@ class CaptionAttention:
     words: tuple[CaptionWord, ...]
     layers: tuple[CaptionLayer, ...]
     method: str = "attention"  # name of the weights
+    region: Box = WHOLE  # part of the image that the model reads
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -411,12 +484,12 @@ def tint_strength(image: ImageArray) -> float:
     return MAX_TINT * (1 - float(image.mean()) / 255)
 
 
-def spotlight(image: ImageArray, weights: npt.NDArray[np.floating], max_weight: float) -> ImageArray:
-    """The image with brightness by attention. The grid of weights is interpolated to the size of the image."""
-    fractions = resize_grid(weights / max_weight, image.shape).clip(0, 1)[..., None]
+def spotlight(image: ImageArray, weights: npt.NDArray[np.floating], max_weight: float, box: Box = WHOLE) -> ImageArray:
+    """The image with brightness by attention. The grid of weights is interpolated to its part of the image."""
+    fractions = resize_grid(weights / max_weight, image.shape, box).clip(0, 1)[..., None]
     dark = MIN_BRIGHTNESS * (0.6 * image + 0.4 * image.mean(-1, keepdims=True))
     light = image + tint_strength(image) * fractions * (np.array(LIGHT_COLOR) - image)
-    return np.rint(dark + fractions * (light - dark)).clip(0, 255).astype(np.uint8)
+    return darken_outside(np.rint(dark + fractions * (light - dark)).clip(0, 255).astype(np.uint8), box)
 
 
 def draw_caption_attention(
@@ -430,7 +503,7 @@ def draw_caption_attention(
     """Draw the image, and one image per word with brightness by attention, into a .png or .svg file."""
     from PIL import Image
 
-    maps, image = attention.maps(layer, head), attention.image
+    maps, image = attention.maps(layer, head), fit_image(attention.image)
     times = -(-SMOOTH_SIDE // max(image.shape[:2]))
     if times > 1:  # enlarged, so that brightness changes smoothly
         size = image.shape[1] * times, image.shape[0] * times
@@ -440,7 +513,7 @@ def draw_caption_attention(
     over = f"average over {heads} heads" if head is None else f"head {head} of {heads}"
     selection = [text for text, count in ((layers, many), (over, heads)) if count > 1]
     subtitle = "; ".join(text for text in (", ".join(selection), subtitle) if text)
-    images = [image, *(spotlight(image, weights, brightness_max(weights)) for weights in maps)]
+    images = [image, *(spotlight(image, weights, brightness_max(weights), attention.region) for weights in maps)]
     titles = ["", *(word.word for word in attention.words)]
     notes = ["image", *(percent(word.probability) for word in attention.words)]
     is_uniform = any(brightness_max(weights) > weights.max() for weights in maps)

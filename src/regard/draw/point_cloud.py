@@ -264,6 +264,7 @@ class CloudAttention:
     labels: tuple[str, ...] = ()
     up: str = "z"
     origin: tuple[float, ...] = (0.0, 0.0, 0.0)
+    method: str = "attention"  # name of the weights
 
     def nearest_query(self, layer: NeighborAttention) -> int:
         """Index within the level of the query point, or of the nearest point with stored attention."""
@@ -309,6 +310,7 @@ def write_neighbors_page(
         "layers": layers,
         "layer": 0,
         "chosen": attention.query_point,
+        "method": attention.method,
         "choosing": any(is_complete),
         "hint": CLICK_HINT if all(is_complete) else QUERY_ONLY_HINT,
         "glow": list(WEIGHT_COLORS),

@@ -5,7 +5,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const find = (selector) => document.querySelector(selector);
 const MEAN = 0; // layers and heads count from 1; 0 is the average
 const WIDEST = 720, SMALL = 160, TEMPO = 900;
-const [rows, columns] = data.grid, places = rows * columns, [high, wide] = data.size;
+const [rows, columns] = data.grid, places = rows * columns, [high, wide] = data.size, [top_, left, bottom, right] = data.region;
 const layers = data.layers.map((layer) => ({ ...layer, shares: Uint8Array.from(atob(layer.bytes), (sign) => sign.charCodeAt(0)) }));
 const state = { word: 0, layer: MEAN, head: MEAN, view: "light", timer: null };
 const picture = new Image();
@@ -31,11 +31,13 @@ function map(word) {
 
 const bright = (grid) => Math.max(...grid, Math.min(data.look.even / places, 1));
 
-// The four neighboring cells of each pixel along one side, with interpolation weights (bicubic, as in Pillow).
-function taps(many, pixels) {
+// The four neighboring cells of each pixel along one side, with interpolation weights (bicubic, as in Pillow). The cells
+// cover the side from `start` to `end`; pixels outside have no cells.
+function taps(many, pixels, start, end) {
   const cubic = (x) => { x = Math.abs(x); return x < 1 ? (1.5 * x - 2.5) * x * x + 1 : x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0; };
   return Array.from({ length: pixels }, (_, pixel) => {
-    const at = (pixel + 0.5) * many / pixels - 0.5, low = Math.floor(at) - 1;
+    const share = ((pixel + 0.5) / pixels - start) / (end - start), at = share * many - 0.5, low = Math.floor(at) - 1;
+    if (share < 0 || share >= 1) return [];
     const near = [0, 1, 2, 3].map((step) => low + step).filter((place) => place >= 0 && place < many);
     const parts = near.map((place) => cubic(at - place)), whole = parts.reduce((a, b) => a + b, 0);
     return near.map((place, number) => [place, parts[number] / whole]);
@@ -43,10 +45,10 @@ function taps(many, pixels) {
 }
 
 const kept = new Map();
-const tapsOf = (many, pixels) => { const key = `${many},${pixels}`; if (!kept.has(key)) kept.set(key, taps(many, pixels)); return kept.get(key); };
+const tapsOf = (...of) => { const key = of.join(); if (!kept.has(key)) kept.set(key, taps(...of)); return kept.get(key); };
 
 function light(canvas, grid, most) {
-  const { width, height } = canvas, across = tapsOf(columns, width), down = tapsOf(rows, height);
+  const { width, height } = canvas, across = tapsOf(columns, width, left, right), down = tapsOf(rows, height, top_, bottom);
   const part = new Float64Array(rows * width);
   for (let row = 0; row < rows; row++) for (let x = 0; x < width; x++) {
     let sum = 0;
@@ -59,10 +61,11 @@ function light(canvas, grid, most) {
     let share = 0;
     for (const [row, times] of down[y]) share += times * part[row * width + x];
     share = clamp(share, 0, 1);
+    const faint = down[y].length && across[x].length ? 1 : data.outside;
     const at = 4 * (y * width + x), grey = (p[at] + p[at + 1] + p[at + 2]) / 3;
     for (let i = 0; i < 3; i++) {
       const own = p[at + i], low = dark * (0.6 * own + 0.4 * grey);
-      p[at + i] = low + share * (own + tint * share * (warm[i] - own) - low);
+      p[at + i] = faint * (low + share * (own + tint * share * (warm[i] - own) - low));
     }
   }
   pen.putImageData(frame, 0, 0);
@@ -169,7 +172,8 @@ function pressed(event) {
 
 function over(event) {
   const box = find("#large").getBoundingClientRect(), grid = map(state.word);
-  const row = Math.floor((event.clientY - box.top) / box.height * rows), column = Math.floor((event.clientX - box.left) / box.width * columns);
+  const y = (event.clientY - box.top) / box.height, x = (event.clientX - box.left) / box.width;
+  const row = Math.floor((y - top_) / (bottom - top_) * rows), column = Math.floor((x - left) / (right - left) * columns);
   if (row < 0 || column < 0 || row >= rows || column >= columns) return;
   find("#shown").textContent = `Row ${row + 1} of ${rows}, column ${column + 1} of ${columns}: ${percent(grid[row * columns + column])}`;
 }

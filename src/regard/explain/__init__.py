@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from regard.config import checked
-from regard.errors import InputError
+from regard.errors import InputError, UnknownNameError
 from regard.tasks.base import is_file, require_text
 from regard.tasks.modality.base import file_content
 from regard.types import shorten
@@ -100,9 +100,11 @@ class Explanation:
         return draw_heatmaps(self.maps, path, self.title, layer, head, self.likelihood, self.decision, self.act_steps)
 
 
-def explain(model: Model, source: Any, target: str | None = None, at: Any = None) -> Explanation:
+def explain(
+    model: Model, source: Any, target: str | None = None, at: Any = None, class_name: str | None = None
+) -> Explanation:
     """Explain one input with a model in evaluation mode. `at`: the query, a pixel (row, column) of an image or a point of a
-    point cloud."""
+    point cloud. `class_name`: class to explain in place of the predicted one."""
     if at is not None and model.task.input == "text":
         raise InputError(
             "A position (--at) is supported only for images and point clouds. Text explanations show every token."
@@ -112,5 +114,23 @@ def explain(model: Model, source: Any, target: str | None = None, at: Any = None
     at = at.tolist() if isinstance(at, np.ndarray | Tensor) else at
     if is_file(source):
         source = file_content(source)  # some explanations read the input twice
-    made: Explanation = model.task.explainer(model, source, target, at)
+    if class_name is not None:
+        check_class(model, class_name)
+    named = {} if class_name is None else {"class_name": class_name}
+    made: Explanation = model.task.explainer(model, source, target, at, **named)
     return made
+
+
+def check_class(model: Model, name: str) -> None:
+    """Raise an error if the model has no class of this name."""
+    if not model.objective.has_labels:
+        raise InputError(f"Models of task '{model.task.name}' have no classes. Remove --class (class_name).")
+    if name not in (labels := model.spec.options.labels):
+        raise UnknownNameError("class", name, labels)
+
+
+def chosen_class(target: str | None, class_name: str | None) -> str | None:
+    """The class to explain, from one of two arguments."""
+    if target is not None and class_name is not None:
+        raise InputError(f"Expected one class, got '{target}' and '{class_name}'.")
+    return class_name if target is None else target

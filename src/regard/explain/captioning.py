@@ -19,19 +19,18 @@ from regard.draw.page import write_caption_page
 from regard.draw.panels import CaptionAttention, CaptionLayer, CaptionWord, draw_caption_attention
 from regard.errors import RegardError
 from regard.explain import Explanation
-from regard.explain.images import Pixel, Shape, image_batch, source_name
+from regard.explain.images import Pixel, Shape, View, image_batch, source_name
 from regard.explain.text_generation import record_forward, token_log_probs
 from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions
 from regard.nn.recurrent.score_attention import ScoreAttention
 from regard.tasks.base import Model, require_tokenizer
-from regard.tasks.modality.image import load_image, require_image_processor
+from regard.tasks.modality.image import require_image_processor
 from regard.types import AttentionRecords, Batch, DecoderInputs
 
 TOP_K = 5  # Alternatives listed per word.
 OCCLUSION_GRID = 8  # rows and columns of occluded regions; a region is two cells high and wide
 OCCLUSION_BATCH = 16  # Occluded images per forward pass.
-CROP_NOTE_THRESHOLD = 0.99  # The center crop is reported if less than this fraction of the image is kept.
 
 WordRanges = list[range]  # Token indices of each word.
 
@@ -49,7 +48,7 @@ class CaptionExplanation(Explanation):
             for word in self.attention.words
         ]
         layers = {layer.name: layer.weights for layer in self.attention.layers}
-        about = {"grid": self.attention.grid, "method": self.attention.method}
+        about = {"grid": self.attention.grid, "method": self.attention.method, "region": self.attention.region}
         return {"title": self.title, "facts": self.facts, "words": words, **about, "weights": layers}
 
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
@@ -79,8 +78,8 @@ def explain_caption(model: Model, source: Any, target: str | None, at: Pixel | N
     if at is not None:
         raise RegardError("A position (--at) is not supported for captions. Caption explanations show every word.")
     pixels, text, config = require_image_processor(model), require_tokenizer(model), model.config
-    original = load_image(source)
-    image, kept = pixels.prepare(original), pixels.crop_fraction(*original.shape[:2])
+    view = View.open(source, pixels)
+    image = pixels.prepare(view.picture)
     ids = _caption_ids(model, source, target)
     # a caption truncated at the maximum length has no end token
     inputs, targets = [config.bos_id, *ids][: config.max_length], [*ids, config.eos_id][: config.max_length]
@@ -104,8 +103,7 @@ def explain_caption(model: Model, source: Any, target: str | None, at: Pixel | N
         "caption probability": f"{float(own.double().sum().exp()):.3g}",
         "end token probability": f"{float(own[-1].exp()):.3g}" if len(targets) > len(ids) else no_end,
     }
-    if kept < CROP_NOTE_THRESHOLD:
-        facts["center crop"] = f"{100 * kept:.0f} % of the image"
+    facts |= view.crop_fact()
     layers, method = grid_layers(model.body, batch, records, ranges), BY_ATTENTION
     if layers:
         outside = 1 - float(np.mean([layer.weights.sum((2, 3)).mean() for layer in layers]))
@@ -115,7 +113,8 @@ def explain_caption(model: Model, source: Any, target: str | None, at: Pixel | N
         layers, method = (CaptionLayer("hidden", _occlusion_maps(model, batch, ids, ranges)),), BY_OCCLUSION
         facts["occlusion sensitivity"] = OCCLUSION_NOTE
     title = f"{source_name(source)} → {text.decode([ids])[0]}"
-    return CaptionExplanation(title, (), facts, attention=CaptionAttention(image, tuple(words), layers, method))
+    attention = CaptionAttention(view.picture, tuple(words), layers, method, view.region)
+    return CaptionExplanation(title, (), facts, attention=attention)
 
 
 def _caption_ids(model: Model, source: Any, target: str | None) -> list[int]:

@@ -21,10 +21,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.draw.page import write_image_page
-from regard.draw.panels import OverlayMap, draw_heatmap_overlays, draw_position_similarity
+from regard.draw.panels import (
+    WHOLE,
+    Box,
+    OverlayMap,
+    draw_heatmap_overlays,
+    draw_position_similarity,
+    overlay_heatmap,
+    save_image,
+)
 from regard.draw.text import check_choice
 from regard.errors import InputError, InputTypeError, RegardError, UnknownNameError
-from regard.explain import Explanation
+from regard.explain import Explanation, chosen_class
 from regard.explain import rollout as rollouts
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.nn.recording import named_attentions
@@ -34,7 +42,13 @@ from regard.tasks.base import Model
 from regard.tasks.classify import class_probabilities
 from regard.tasks.depth import METERS_LABEL
 from regard.tasks.draw import require_palette, shift_right
-from regard.tasks.modality.image import load_image, prepare_images, require_image_processor, stack_images
+from regard.tasks.modality.image import (
+    load_image,
+    load_image_and_size,
+    prepare_images,
+    require_image_processor,
+    stack_images,
+)
 from regard.types import AttentionRecord, Batch
 
 METHODS = {
@@ -62,6 +76,8 @@ METHODS = {
 
 GridArray = NDArray[np.float64]
 Shape = tuple[int, int]
+Pixel = tuple[int, int]  # Row and column.
+Position = tuple[float, float]  # Fractions of height and width.
 
 MAX_STORED_WEIGHTS = 6_000_000  # Limit of attention weights stored for single queries: enough for all patches of ViT-B.
 
@@ -213,9 +229,11 @@ def query_grid_size(body: Any, grids: Sequence[TokenGrid]) -> Shape:
 class ImageExplanation(Explanation):
     """Explanation of one image. Maps may have any grid size; heatmaps show fractions of the total attention."""
 
-    image: Any = None  # (H, W, 3) bytes after preprocessing
+    image: Any = None  # (H, W, 3) bytes
+    region: Box = WHOLE  # part of the image that the model reads
+    mark: Position | None = None  # position of the query pixel in the image, if given
     query_name: str = ""  # class token, average over all positions, or row and column of a pixel
-    query_pixel: tuple[int, int] | None = None  # row and column of the query pixel, if given
+    query_pixel: tuple[int, int] | None = None  # row and column of the query pixel in the image, if given
     method_maps: dict[str, GridArray] = field(default_factory=dict)  # rollout and attribution (h, w), each summing to 1
     layers: tuple[OverlayMap, ...] = ()  # attention of the query in each layer, (heads, h, w); empty without attention
     query_grid: tuple[int, int] = (0, 0)  # rows and columns of the stored queries
@@ -228,20 +246,22 @@ class ImageExplanation(Explanation):
 
     @property
     def values(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"title": self.title, "facts": self.facts, **self.method_maps}
+        values: dict[str, Any] = {"title": self.title, "facts": self.facts, "region": self.region, **self.method_maps}
         if self.layers:
             values |= {"query": self.query_name, "at": self.query_pixel}
             values |= {"layers": [layer.name for layer in self.layers], "attention": self.attention}
         return values
 
     def extra_paths(self, path: Path) -> tuple[Path, ...]:
-        drawn = self.position_similarity is not None and path.suffix.lower() in (".png", ".svg")
-        return (path.with_name(f"{path.stem}-positions{path.suffix}"),) if drawn else ()
+        if path.suffix.lower() not in (".png", ".svg"):
+            return ()
+        similar = (path.with_name(f"{path.stem}-positions{path.suffix}"),) * (self.position_similarity is not None)
+        return path.with_name(f"{path.stem}-overlay.png"), *similar
 
     def _named_methods(self, column: int) -> list[OverlayMap]:
         """Rollout and attribution with titles of `METHODS`."""
-        extent = self.layers[0].extent if self.layers else (1.0, 1.0)
-        return [OverlayMap(METHODS[name][column], grid, extent) for name, grid in self.method_maps.items()]
+        box = self.layers[0].box if self.layers else self.region
+        return [OverlayMap(METHODS[name][column], grid, box) for name, grid in self.method_maps.items()]
 
     def _write_page(self, path: Path) -> Path:
         return write_image_page(
@@ -251,11 +271,12 @@ class ImageExplanation(Explanation):
             path,
             self.title,
             self.facts,
-            query=(self.query_name, relative_position(self.query_pixel, self.image)),
+            query=(self.query_name, self.mark),
             query_grid=self.query_grid,
             positions=self.position_similarity,
             descriptions={title: text for title, _, text, _ in METHODS.values()}
             | {"attention": "Attention of one layer over the image, per head or averaged."},
+            region=self.region,
         )
 
     def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
@@ -267,57 +288,108 @@ class ImageExplanation(Explanation):
         elif layer is not None or head is not None:
             raise RegardError("This model has no attention, so layers and heads cannot be selected.")
         maps = self._named_methods(1)
-        for number, (name, weights, extent, _) in enumerate(self.layers, 1):
+        single = maps[-1]  # the overlay of the size of the image
+        for number, (name, weights, box, _) in enumerate(self.layers, 1):
             if layer is head is None:
-                maps.append(OverlayMap(name, weights.mean(0), extent))
+                maps.append(OverlayMap(name, weights.mean(0), box))
             elif layer in (None, number):
                 chosen = range(1, len(weights) + 1) if head is None else [head] * (head <= len(weights))
-                maps += [OverlayMap(f"{name}, head {n}", weights[n - 1], extent) for n in chosen]
-        for place in self.extra_paths(path):
+                maps += [OverlayMap(f"{name}, head {n}", weights[n - 1], box) for n in chosen]
+            if layer == number:
+                single = OverlayMap(name, weights.mean(0) if head is None else weights[head - 1], box)
+        overlay, *similar = self.extra_paths(path) or (None,)
+        for place in similar:
             draw_position_similarity(self.position_similarity, place)
+        if overlay is not None:
+            save_image(overlay_heatmap(self.image, single.weights, single.box), overlay)
         about = [f"{name}: {value}" for name, value in self.facts.items()]
         if self.layers:
             about.append(f"query: {self.query_name}")
             about += ["average over heads"] if layer is head is None else []
         about += [METHODS[name][3] for name in self.method_maps]
-        mark = relative_position(self.query_pixel, self.image)
-        return draw_heatmap_overlays(self.image, maps, path, self.title, "; ".join(about), mark)
+        return draw_heatmap_overlays(self.image, maps, path, self.title, "; ".join(about), self.mark)
 
-
-Pixel = tuple[int, int]  # Row and column.
 
 MEMORY_NOTE = "not computed: needs too much memory"
+CROP_NOTE_THRESHOLD = 0.99  # The center crop is reported if less than this fraction of the image is kept.
 
 
-def explain_image(model: Model, source: Any, target: str | None, at: Pixel | None) -> ImageExplanation:
-    """Explain the prediction for one image. `target`: class to explain; None: the predicted class. `at`: query pixel of the
-    preprocessed image; for segmentation and depth, only the prediction at this pixel is explained."""
-    image = require_image_processor(model).prepare(load_image(source))
-    check_pixel(at, image)
+@dataclass(frozen=True)
+class View:
+    """An image, and the part of it that the model reads."""
+
+    picture: np.ndarray  # (H, W, 3) pixels, fewer than `size` if the file was decoded at a lower resolution
+    size: Shape  # height and width of the image
+    region: Box  # part of the image that the model reads
+
+    @classmethod
+    def open(cls, source: Any, pixels: Any) -> View:
+        picture, size = load_image_and_size(source)
+        return cls(picture, size, pixels.visible_box(*picture.shape[:2]))
+
+    def crop_fact(self) -> dict[str, str]:
+        """Fraction of the image that a center crop keeps, if the rest is not negligible."""
+        top, left, bottom, right = (min(max(edge, 0.0), 1.0) for edge in self.region)
+        kept = (bottom - top) * (right - left)
+        return (
+            {"center crop": f"{100 * kept:.0f} % of the image, the rest is dark"} if kept < CROP_NOTE_THRESHOLD else {}
+        )
+
+    def positions(self, pixel: Pixel | None) -> tuple[Position | None, Position | None]:
+        """Center of a pixel of the image as fractions of the image, and of the part that the model reads."""
+        if pixel is None:
+            return None, None
+        check_pixel(pixel, self.size)
+        in_image = (pixel[0] + 0.5) / self.size[0], (pixel[1] + 0.5) / self.size[1]
+        starts, ends = self.region[:2], self.region[2:]
+        row, column = ((at - start) / (end - start) for at, start, end in zip(in_image, starts, ends, strict=True))
+        if not (0 <= row < 1 and 0 <= column < 1):
+            raise InputError(
+                f"Pixel (row {pixel[0]}, column {pixel[1]}) is outside the center crop, which is all that the model reads."
+            )
+        return in_image, (row, column)
+
+    def grid_box(self, extent: tuple[float, float]) -> Box:
+        """Part of the image that a grid covers; `extent`: height and width of the grid relative to the model input."""
+        top, left, bottom, right = self.region
+        return top, left, top + extent[0] * (bottom - top), left + extent[1] * (right - left)
+
+
+def explain_image(
+    model: Model, source: Any, target: str | None, at: Pixel | None, class_name: str | None = None
+) -> ImageExplanation:
+    """Explain the prediction for one image. `target` or `class_name`: class to explain; None: the predicted class. `at`: query
+    pixel of the image; for segmentation and depth, only the prediction at this pixel is explained."""
+    target, pixels = chosen_class(target, class_name), require_image_processor(model)
+    view = View.open(source, pixels)
+    _, position = view.positions(at)
+    image = pixels.prepare(view.picture)
     batch = image_batch(model, image)
     with torch.inference_mode():
         logits = model.objective.logits(model, batch).float()
-    class_index, prediction, facts = _target_class(model, logits, target, at)
+    place = None if position is None else (int(position[0] * image.shape[0]), int(position[1] * image.shape[1]))
+    class_index, prediction, facts = _target_class(model, logits, target, place)
+    facts |= view.crop_fact()
     title = f"{source_name(source)} → {prediction}"
     grids = token_grids(model, batch)
     if not grids:
         if at is not None:
             raise RegardError("This model has no attention, so a position (--at) is not supported.")
         maps = {"grad-cam": _grad_cam(model, batch, class_index)}
-        return ImageExplanation(title, (), facts, image=image, method_maps=maps)
+        return ImageExplanation(title, (), facts, image=view.picture, region=view.region, method_maps=maps)
     is_dense = model.task.name != "classify"
-    attention = make_image_attention(model, grids, relative_position(at, image), is_dense)
+    attention = make_image_attention(model, grids, position, is_dense)
     # a class score does not belong to one position
     has_score = at is None or is_dense
-    attribution = attention.record(model, batch, _score_fn(class_index, at) if has_score else None)
-    return _image_explanation(model, title, facts, image, at, attention, attribution, has_score)
+    attribution = attention.record(model, batch, _score_fn(class_index, place) if has_score else None)
+    return _image_explanation(model, title, facts, view, at, attention, attribution, has_score)
 
 
 def _image_explanation(
     model: Model,
     title: str,
     facts: dict[str, str],
-    image: np.ndarray,
+    view: View,
     at: Pixel | None,
     attention: ImageAttention,
     attribution: GridArray | None,
@@ -334,7 +406,8 @@ def _image_explanation(
     for stage, grid in enumerate(attention.stages, 1):
         suffix = f" (stage {stage})" if len(attention.stages) > 1 else ""
         for weights, stored in zip(grid.query_maps, grid.stored_maps, strict=True):
-            layers.append(OverlayMap(f"layer {len(layers) + 1}{suffix}", weights, grid.token_grid.extent, stored))
+            box = view.grid_box(grid.token_grid.extent)
+            layers.append(OverlayMap(f"layer {len(layers) + 1}{suffix}", weights, box, stored))
     similarity, table = None, model.body.position_embeddings()
     if table is not None:
         table = F.normalize(table.detach().double(), dim=1)
@@ -344,7 +417,9 @@ def _image_explanation(
         title,
         (),
         facts,
-        image=image,
+        image=view.picture,
+        region=view.region,
+        mark=view.positions(at)[0],
         query_name=query if at is None else f"row {at[0]}, column {at[1]}",
         query_pixel=at,
         method_maps=method_maps,
@@ -358,27 +433,21 @@ def source_name(source: Any) -> str:
     return Path(source).name if isinstance(source, str | Path) else "image"
 
 
-def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
-    high, wide = image.shape[:2]
-    if pixel is None:
-        return
+def check_pixel(pixel: Pixel, size: Shape) -> None:
+    """Raise an error for a pixel that is not in an image of this height and width."""
+    high, wide = size
     if not isinstance(pixel, Sequence) or len(pixel) != 2 or not all(isinstance(at, int | np.integer) for at in pixel):
         raise InputTypeError(f"A position in an image must be (row, column) as integers, got {pixel!r:.60}.")
     if not (0 <= pixel[0] < high and 0 <= pixel[1] < wide):
         raise InputError(
-            f"Pixel (row {pixel[0]}, column {pixel[1]}) is outside the image: the preprocessed image has {high} rows and "
-            f"{wide} columns, counted from 0."
+            f"Pixel (row {pixel[0]}, column {pixel[1]}) is outside the image: the image has {high} rows and {wide} columns, "
+            "counted from 0."
         )
 
 
 def image_batch(model: Model, image: np.ndarray) -> Batch:
     """Batch of one preprocessed image."""
     return prepare_images(model, Batch(stack_images([image]).to(model.device)))
-
-
-def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, float] | None:
-    """Center of the pixel as fractions of image height and width."""
-    return None if pixel is None else ((pixel[0] + 0.5) / image.shape[0], (pixel[1] + 0.5) / image.shape[1])
 
 
 def make_image_attention(
@@ -462,10 +531,11 @@ def explain_generation(model: Model, source: Any, target: str | None, at: Pixel 
     ids = torch.from_numpy(palette.encode(load_image(source)))[None]
     image = palette.decode(ids[0].numpy())
     at = (palette.side // 2, palette.side // 2) if at is None else at
-    check_pixel(at, image)
+    view = View(image, image.shape[:2], WHOLE)
+    _, position = view.positions(at)
     batch, place = shift_right(ids, model.config).to(model.device), at[0] * palette.side + at[1]
     colors = batch.require_labels()[0]
-    attention = make_image_attention(model, token_grids(model, batch), relative_position(at, image), is_dense=True)
+    attention = make_image_attention(model, token_grids(model, batch), position, is_dense=True)
     logits, _ = rollouts.record_layers(model, batch, [attention.add])
     logs = logits[0].float().log_softmax(-1)
     own = logs.gather(1, colors[:, None])[:, 0]
@@ -484,4 +554,4 @@ def explain_generation(model: Model, source: Any, target: str | None, at: Pixel 
     prefix = GridAttention(replace(stage.token_grid, length=place + 1), stage.query_tokens)
     attribution = ImageAttention((prefix,), (1.0,)).record(model, Batch(batch.inputs[:, : place + 1]), color_log_prob)
     title = f"{source_name(source)}, pixel at row {at[0]}, column {at[1]}"
-    return _image_explanation(model, title, facts, image, at, attention, attribution)
+    return _image_explanation(model, title, facts, view, at, attention, attribution)

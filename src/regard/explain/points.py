@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from regard.data.points.cloud import PointCloud
 from regard.draw.point_cloud import CloudAttention, NeighborAttention, draw_neighbors, write_neighbors_page
 from regard.draw.text import check_choice
 from regard.errors import InputError, InputTypeError, RegardError
 from regard.explain import Explanation
+from regard.explain.rollout import logit_margin
 from regard.index import print_note
 from regard.nn.recording import record_attention
 from regard.processors.points import PointProcessor, split_scene
@@ -35,6 +37,10 @@ PAGE_NOTE = (
     "Attention over the k nearest neighbors, averaged over channels. The ring marks the query point. "
     "The color scale ends at the largest weight."
 )
+CLASS_NOTE = (
+    "Attention over the k nearest neighbors, weighted by its gradient of the score of class ‘{}’ (gradient × attention, Chefer "
+    "et al. 2021). The ring marks the query point. The color scale ends at the largest weight."
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -42,6 +48,7 @@ class CloudExplanation(Explanation):
     """Explanation of one point cloud."""
 
     attention: CloudAttention
+    class_name: str | None = None  # class whose score weights the attention; None: plain attention
 
     @property
     def values(self) -> dict[str, Any]:
@@ -56,10 +63,12 @@ class CloudExplanation(Explanation):
             keys = [{"point": int(origins[n]), "weight": round(float(weights[n]), 6)} for n in best]
             layers.append({"layer": layer.name, "query_point": int(origins[query]), "attention": keys})
         query_point = int(origins[attention.query_point])
-        return {"title": self.title, "facts": self.facts, "query_point": query_point, "layers": layers}
+        named = {"class": self.class_name} if self.class_name is not None else {}
+        return {"title": self.title, "facts": self.facts, "query_point": query_point, **named, "layers": layers}
 
     def _write_page(self, path: Path) -> Path:
-        return write_neighbors_page(self.attention, path, self.title, PAGE_NOTE, self.facts)
+        note = PAGE_NOTE if self.class_name is None else CLASS_NOTE.format(self.class_name)
+        return write_neighbors_page(self.attention, path, self.title, note, self.facts)
 
     def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
         if head is not None:
@@ -68,16 +77,23 @@ class CloudExplanation(Explanation):
             )
         check_choice("Layer", layer, len(self.attention.layers))
         about = [f"{name}: {value}" for name, value in self.facts.items()]
-        about.append("attention over the k nearest neighbors, averaged over channels")
-        return draw_neighbors(self.attention, path, f"Attention of a point: {self.title}", "; ".join(about), layer)
+        about.append(f"{self.attention.method} over the k nearest neighbors, averaged over channels")
+        method = self.attention.method
+        title = f"{method[0].upper()}{method[1:]} of a point: {self.title}"
+        return draw_neighbors(self.attention, path, title, "; ".join(about), layer)
 
 
-def explain_cloud(model: Model, source: Any, target: str | None, at: PointQuery | None) -> CloudExplanation:
-    """Explain the prediction for a point cloud. `at`: index or coordinates of the query point; None: nearest to the center."""
+def explain_cloud(
+    model: Model, source: Any, target: str | None, at: PointQuery | None, class_name: str | None = None
+) -> CloudExplanation:
+    """Explain the prediction for a point cloud. `at`: index or coordinates of the query point; None: nearest to the center.
+
+    With `class_name`, attention is weighted by the gradient of the class score; segmentation uses the score at the query
+    point."""
     if target is not None:
         raise RegardError(
-            "Point-cloud explanations start from a point (--at INDEX or --at X,Y,Z), not from a class. "
-            f"Remove '{target}'."
+            "Point-cloud explanations start from a point (--at INDEX or --at X,Y,Z). "
+            f"Remove '{target}', or name a class with --class."
         )
     points: PointProcessor = require_point_processor(model)
     cloud = open_cloud(source, points)
@@ -99,15 +115,23 @@ def explain_cloud(model: Model, source: Any, target: str | None, at: PointQuery 
     coordinates = cloud.coordinates[indices]
     query = int(((coordinates - cloud.coordinates[number]) ** 2).sum(1).argmin())
     x, offsets = pack_clouds([points.normalize(points.rows(cloud, indices))])
-    with torch.no_grad(), record_attention(model.body) as records:
+    labels, has_class = model.spec.options.labels, class_name is not None
+    with torch.set_grad_enabled(has_class), record_attention(model.body, gradients=has_class) as recorded:
         states: BodyOutput = model.body(Batch(x, packing=offsets).to(model.device))
-        features = states.sequence if is_segment else states.pooled
-        probabilities = require_head(model)(features).float().softmax(-1)
+        logits = require_head(model)(states.sequence if is_segment else states.pooled)
+    logits = logits.reshape(-1, logits.shape[-1])
+    records = recorded.records
+    if class_name is not None:
+        score = logit_margin(logits[query if is_segment else 0], labels.index(class_name))
+        records = [
+            replace(record, weights=weights)
+            for record, weights in zip(records, gradient_weights(score, records), strict=True)
+        ]
     # indices of the input level of each level
     levels = tuple(level.cpu().numpy().astype(np.int64) for level in states.aux_losses.values())
-    probabilities = probabilities.reshape(-1, probabilities.shape[-1]).cpu().numpy()
+    probabilities = logits.detach().float().softmax(-1).cpu().numpy()
     own = probabilities[query if is_segment else 0]
-    labels, best = model.spec.options.labels, int(own.argmax())
+    best = int(own.argmax())
     where = ", ".join(f"{value:.4g}" for value in cloud.coordinates[number].astype(np.float64) + cloud.origin)
     instead = f" (nearest point used: {indices[query]})" if indices[query] != number else ""
     facts = {
@@ -115,18 +139,33 @@ def explain_cloud(model: Model, source: Any, target: str | None, at: PointQuery 
         "prediction": f"{labels[best]}, {100 * float(own[best]):.1f} %",
         "points": f"{len(indices):,} of {len(cloud):,} used" if len(indices) < len(cloud) else f"{len(cloud):,}",
     }
+    explained = ""
+    if class_name is not None:
+        facts["explained class"] = f"{class_name}, {100 * float(own[labels.index(class_name)]):.1f} %"
+        explained = f" (explained class: {class_name})"
     attention = CloudAttention(
         coordinates,
         levels,
-        layer_attention(records.records, levels, coordinates, query),
+        layer_attention(records, levels, coordinates, query),
         query,
         indices,
         predictions=probabilities.argmax(1) if is_segment else None,
         labels=labels if is_segment else (),
         up=points.up,
         origin=tuple(map(float, cloud.origin)),
+        method="attention" if class_name is None else "gradient × attention",
     )
-    return CloudExplanation(f"{name} → {labels[best]}", (), facts, attention=attention)
+    title = f"{name} → {labels[best]}{explained}"
+    return CloudExplanation(title, (), facts, attention=attention, class_name=class_name)
+
+
+def gradient_weights(score: Tensor, records: Sequence[AttentionRecord]) -> Iterator[Tensor]:
+    """Positive part of gradient × attention of each record (Chefer et al. 2021), averaged over channels, as fractions of each
+    query."""
+    gradients = torch.autograd.grad(score, [record.weights for record in records], materialize_grads=True)
+    for record, gradient in zip(records, gradients, strict=True):
+        products = (gradient * record.weights.detach()).clamp(min=0).mean(1, keepdim=True)
+        yield products / products.sum(-1, keepdim=True).clamp(min=torch.finfo(products.dtype).tiny)
 
 
 def query_index(cloud: PointCloud, query: PointQuery | None) -> int:

@@ -19,7 +19,7 @@ from regard.data.text.tagged import TaggedSentence
 from regard.draw import token_data
 from regard.draw.text import label
 from regard.errors import RegardError, UnknownNameError
-from regard.explain import Explanation
+from regard.explain import Explanation, chosen_class
 from regard.explain.rollout import (
     MAX_BYTES,
     OutputScore,
@@ -175,13 +175,17 @@ def _output_map(view: RowAttention, ids: Sequence[int], text: TextTokenizer) -> 
 MAX_TARGETS = 6  # Limit of explained labels, entities or mask tokens per text.
 
 
-def explain_classify(model: Any, source: Any, target: str | None, at: None) -> Explanation:
+def explain_classify(
+    model: Any, source: Any, target: str | None, at: None, class_name: str | None = None
+) -> Explanation:
     """Explain the predicted and the next class, or all predicted labels. `target`: second text, or class to explain."""
     labels, pairing = model.spec.options.labels, model.spec.options.pair_order
-    named = target if not pairing and target in labels else None
-    if target is not None and named is None and not pairing and len(target.split()) == 1:
-        raise UnknownNameError("class", target, labels)  # one word is an unlikely second text
-    item = source if target is None or named is not None else (source, target)
+    named, second = class_name, target
+    if target in labels and not pairing:
+        named, second = chosen_class(target, class_name), None
+    if second is not None and not pairing and len(second.split()) == 1:
+        raise UnknownNameError("class", second, labels)  # one word is an unlikely second text
+    item = source if second is None else (source, second)
     if isinstance(item, str):
         item = tuple(item.split("\t", 1)) if pairing else (item,)
     answer = model.predict(item)
@@ -253,8 +257,9 @@ def explain_embed(model: Any, source: Any, target: str | None, at: None) -> Expl
     return explain_scores(model, Batch(x, mask).to(model.device), rows, scores, title, facts)
 
 
-def explain_tag(model: Any, source: Any, target: str | None, at: None) -> Explanation:
-    """Explain a tagger: all entities, or the words `target`; without both, the word with the lowest confidence."""
+def explain_tag(model: Any, source: Any, target: str | None, at: None, class_name: str | None = None) -> Explanation:
+    """Explain a tagger: all entities, or the words `target`; without both, the word with the lowest confidence. `class_name`:
+    tag to explain in place of the predicted ones."""
     answer = model.predict(source)
     words, tags = answer.tokens, model.spec.options.labels
     spans = [(entity["first"], entity["last"]) for entity in answer.extra.get("entities", ())]
@@ -277,8 +282,8 @@ def explain_tag(model: Any, source: Any, target: str | None, at: None) -> Explan
         positions = tuple(windows[row][word] for word in range(first, last + 1) if word in windows[row])
         if len(positions) <= last - first:
             continue  # the entity is in another window of a long sentence
-        outputs = tuple(tags.index(answer.value[word]) for word in range(first, last + 1))
-        name = f"{' '.join(words[first : last + 1])}: {answer.value[first]}"
+        outputs = tuple(tags.index(class_name or answer.value[word]) for word in range(first, last + 1))
+        name = f"{' '.join(words[first : last + 1])}: {class_name or answer.value[first]}"
         score_fn = margin(*(((0, at), output) for at, output in zip(positions, outputs, strict=True)))
         scores.append(OutputScore(name, 0, positions, score_fn))
     logits = torch.from_numpy(model.objective.token_logits(model, encoded)[row][scores[0].positions[0]])

@@ -71,6 +71,9 @@ _IGNORED_KEYS = {
 """Keys without effect on RGB images, or with an effect only together with `do_pad`, which is not supported."""
 
 
+Box = tuple[float, float, float, float]  # top, left, bottom and right, as fractions of an image
+
+
 @dataclass(frozen=True)
 class ImageProcessor:
     size: Size = (224, 224)  # output height and width; approximate if the aspect ratio is kept
@@ -159,10 +162,16 @@ class ImageProcessor:
         """Shorter side in pixels below which a JPEG must not be downscaled while decoding (see `read_image`)."""
         return 0 if self.resize == "none" else max(*self.size, self.edge)
 
-    def crop_fraction(self, height: int, width: int) -> float:
-        """Fraction of an image of this height and width that the center crop keeps; 1 without a crop."""
-        had = self._resized_size(height, width) if self.crop else self.size
-        return math.prod(min(wanted / side, 1.0) for wanted, side in zip(self.size, had, strict=True))
+    def visible_box(self, height: int, width: int) -> Box:
+        """Top, left, bottom and right of the part of an image of this height and width that the model reads, as fractions of
+        the image; outside of [0, 1] if the image is padded."""
+        edges = []
+        for resized, wanted in zip(self._resized_size(height, width), self.size, strict=True):
+            used = wanted if self.crop else resized
+            first = (resized - used) // 2 if resized >= used else -math.ceil((used - resized) / 2)
+            edges.append((first / resized, (first + used) / resized))
+        (top, bottom), (left, right) = edges
+        return top, left, bottom, right
 
     def prepare(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Resized and cropped image: (H, W, 3) uint8 -> (h, w, 3) uint8 at the input size of the model."""

@@ -82,6 +82,10 @@ class Palette:
         """(side, side, 3) uint8 image, resized without keeping the aspect ratio, as in `transformers`."""
         return resize_square(image, self.side, self.resample)
 
+    def visible_box(self, height: int, width: int) -> tuple[float, float, float, float]:
+        """Top, left, bottom and right of the part of an image that the model reads, as fractions: the whole image."""
+        return 0.0, 0.0, 1.0, 1.0
+
     def normalize(self, x: Tensor) -> Tensor:
         """(B, H·W) color ids in row-major order from (B, 3, H, W) uint8 or floats in [0, 1] (output of the augmentation)."""
         flat = x.permute(0, 2, 3, 1).flatten(0, 2)

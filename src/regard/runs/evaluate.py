@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 
 from regard.config import checked
 from regard.data.memory_tables import Data, data_entries
+from regard.data.text.table_writer import TableWriter, check_output
 from regard.data.training_files import DataSources, LogFn, content_fingerprint, read_samples, validation_samples
 from regard.decode.settings import apply_overrides
 from regard.errors import DataError, RunError, SettingError
@@ -109,14 +109,15 @@ def evaluate(
 
 
 def write_predictions(result: Evaluation, path: str | os.PathLike[str]) -> None:
-    """Write samples with predictions, one JSON object per line, with the probability as a number."""
-    with Path(path).open("w", encoding="utf-8") as file:
+    """Write samples with predictions as a new CSV, TSV, JSONL or Parquet file, with the probability as a number."""
+    check_output(Path(path))
+    with TableWriter(Path(path)) as table:
         for row in result.rows:
             found: dict[str, Any] = dict(row)
             # multi-label rows have several probabilities
             if row.get("probability", "").replace(".", "", 1).isdecimal():
                 found["probability"] = float(row["probability"])
-            file.write(json.dumps(found, ensure_ascii=False) + "\n")
+            table.write(found, {})
 
 
 MIN_RELIABLE_SAMPLES = 100  # Minimum number of samples for reliable scores.

@@ -9,27 +9,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.files import existing_file, read_blocks
+from regard.data.standard_input import STDIN_ARGUMENT, open_stdin, uses_stdin
+from regard.data.text.files import STDIN_NAME, existing_file, read_blocks
 from regard.errors import DataError, RegardError
-from regard.runs.predict import FILE_NAME
+from regard.runs.inputs import FILE_NAME, may_be_path, read_stdin_file
 from regard.tasks import Task
 
-STDIN_ARGUMENT = "-"
-MAX_PATH_CHARS = 4096  # Maximum length of a file path.
 
-
-def read_texts(task: Task, inputs: Sequence[str]) -> list[str]:
+def read_texts(task: Task, inputs: Sequence[str]) -> list[Any]:
     """Texts, contents of text files, and standard input for `-`.
 
     Arguments with the form of a file name are files, so that a misspelled name is an error. The task reads image and point
-    files."""
+    files; their content may be standard input."""
     if len(inputs) > 2:
         raise RegardError(
             f"'regard explain' takes one or two inputs, got {len(inputs)}. Quote texts that contain spaces."
         )
-    if list(inputs).count(STDIN_ARGUMENT) > 1:
-        raise RegardError("Standard input (-) can be used only once. Pass a file for the second text.")
-    return list(inputs) if task.input != "text" else [_read_text(text) for text in inputs]
+    uses_stdin(None, *inputs)
+    if task.input == "text":
+        return [_read_text(text) for text in inputs]
+    first, *others = inputs
+    source = read_stdin_file(task) if first == STDIN_ARGUMENT else first
+    return [source, *(_read_text(text) if text == STDIN_ARGUMENT else text for text in others)]
 
 
 def parse_position(at: str | None, modality: str = "image") -> Any:
@@ -55,21 +56,14 @@ def parse_position(at: str | None, modality: str = "image") -> Any:
 
 
 def _read_text(text: str) -> str:
-    where = text
+    where, stream = text, None
     if text == STDIN_ARGUMENT:
-        text, where = sys.stdin.read(), "standard input"
-    elif len(text) >= MAX_PATH_CHARS or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
+        where, stream = STDIN_NAME, open_stdin()
+    elif not may_be_path(text) or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
         return text
-    else:
-        path = existing_file(text)
-        if not Path(text).suffix:  # the argument could also be a text
-            print(f"Reading file {text}", file=sys.stderr)
-        text = "".join(part for _, part in read_blocks(path))
-    try:
-        text.encode()  # invalid UTF-8 bytes are lone surrogates
-    except UnicodeEncodeError as error:
-        raise DataError("is not UTF-8.", where, advice="Convert the file with iconv.") from error
-    text = text.strip("\r\n")
+    elif not Path(existing_file(text)).suffix:  # the argument could also be a text
+        print(f"Reading file {text}", file=sys.stderr)
+    text = "".join(part for _, part in read_blocks(where, stream=stream)).strip("\r\n")
     if not text.strip():
         raise DataError("is empty.", where)
     return text

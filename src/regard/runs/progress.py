@@ -138,16 +138,15 @@ class ProgressPrinter:
         self.unit, self.start_time = unit, time.monotonic()
         self.last_print = self.start_time
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """`total`: None if the number is unknown."""
         now = time.monotonic()
-        if now - self.last_print > PRINT_INTERVAL and 0 < done < total:
+        if now - self.last_print > PRINT_INTERVAL and done > 0 and (total is None or done < total):
             self.last_print = now
-            speed = done / (now - self.start_time)
-            left = format_duration((total - done) / speed)
-            print(
-                f"  {done:,} of {total:,} {self.unit}, {speed:,.{0 if speed >= 10 else 1}f} per second, ETA {left}",
-                file=sys.stderr,
-            )
+            speed = done / max(now - self.start_time, 1e-9)
+            count = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+            eta = "" if total is None else f", ETA {format_duration((total - done) / speed)}"
+            print(f"  {count} {self.unit}, {speed:,.{0 if speed >= 10 else 1}f} per second{eta}", file=sys.stderr)
 
 
 def format_duration(seconds: float) -> str:

@@ -276,7 +276,9 @@ class Objective:
     multiline: ClassVar[bool] = False  # True if predictions may have several lines
     allows_empty_prompt: ClassVar[bool] = False  # True if no input at all is a valid input
     has_file_output: ClassVar[bool] = False  # True if predictions are images or point clouds, for `write_files`
+    has_top_k: ClassVar[bool] = False  # True if the objective has `top_classes`
     streams: ClassVar[bool] = False  # True if the objective has `stream`
+    list_separator: ClassVar[str] = " "  # separator of the values of a prediction in text tables
     ranks: ClassVar[bool] = False  # True if the objective has `rank`
     rank_advice: ClassVar[str] = "Use a model trained for task 'lm' or 'choose'."  # advice if there is no `rank`
     head: Any = None  # builds the head from config and options; None: the body has the output layer
@@ -376,6 +378,14 @@ class Objective:
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """Prediction as text for the terminal."""
         return str(prediction.value)
+
+    def table_columns(self, prediction: Prediction) -> dict[str, Any]:
+        """Columns of a prediction in a table: `prediction` with its score, further outputs, and columns of the task."""
+        score = "score" if self.generates and "choices" not in prediction.extra else "probability"
+        columns = {"prediction": prediction.value, **({score: prediction.score[0]} if prediction.score else {})}
+        for number, option in enumerate(prediction.extra.get("alternatives", ())[1:], 2):
+            columns |= {f"prediction_{number}": option["value"], f"{score}_{number}": option["score"]}
+        return columns
 
     def example_row(self, sample: Any, prediction: Prediction) -> dict[str, str]:
         """A sample with its prediction as a table row."""

@@ -131,6 +131,9 @@ class Choose(base.Objective):
         metrics = _position_metrics(samples, predictions)
         return [metrics.save_figure(folder / "choices.png").name] if len(metrics.labels) > 1 else []
 
+    def table_columns(self, prediction: Prediction) -> dict[str, Any]:
+        return {**super().table_columns(prediction), "prediction_index": prediction.extra["index"]}
+
     def example_row(self, sample: ChoiceSample, prediction: Prediction) -> dict[str, str]:
         return {
             "context": sample.prompt,

@@ -76,7 +76,8 @@ class ClassOptions(base.OptionRules):
 
 class Classify(base.Objective):
     metrics = ("micro_f1", "accuracy")
-    has_labels = True
+    has_labels = has_top_k = True
+    list_separator = LABEL_SEPARATOR
     count_fields = ("ways", "second", "label")
     truncation = "at the end"
     encoding_settings = ("pair_order",)
@@ -270,12 +271,32 @@ class Classify(base.Objective):
         unit = "labels" if several else self.task.reader.unit
         return ClassMetrics.from_labels(targets, predicted, unit, labels=() if several else labels)
 
+    def top_classes(self, prediction: Prediction, count: int) -> Prediction:
+        """Prediction with the `count` most likely classes (`extra["top_k"]`) in place of all probabilities. Predictions of
+        several labels are these labels."""
+        chances = sorted(prediction.extra["probabilities"].items(), key=lambda item: -item[1])[:count]
+        value = [name for name, _ in chances] if isinstance(prediction.value, list) else prediction.value
+        extra = {name: item for name, item in prediction.extra.items() if name != "probabilities"}
+        extra["top_k"] = [{"value": name, "probability": chance} for name, chance in chances]
+        return replace(prediction, value=value, score=tuple(chance for _, chance in chances), extra=extra)
+
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """Predicted class, or labels separated by |, and the highest probabilities; files with their path."""
-        chances = sorted(prediction.extra["probabilities"].items(), key=lambda item: -item[1])
-        shown = [f"{name} {chance:.4f}" for name, chance in chances[:MAX_PRINTED_LABELS]]
+        options = prediction.extra.get("top_k") or self.top_classes(prediction, MAX_PRINTED_LABELS).extra["top_k"]
+        shown = [f"{item['value']} {item['probability']:.4f}" for item in options]
         path = [] if self.is_text else [str(source)]
         return "\t".join([*path, LABEL_SEPARATOR.join(predicted_labels(prediction)), *shown])
+
+    def table_columns(self, prediction: Prediction) -> dict[str, Any]:
+        options = prediction.extra.get("top_k") or self.top_classes(prediction, 1).extra["top_k"]
+        if isinstance(prediction.value, list):
+            chances = prediction.extra.get("probabilities") or {item["value"]: item["probability"] for item in options}
+            return {"prediction": prediction.value, "probability": [chances[label] for label in prediction.value]}
+        columns: dict[str, Any] = {}
+        for number, item in enumerate(options, 1):
+            end = f"_{number}" if number > 1 else ""
+            columns |= {f"prediction{end}": item["value"], f"probability{end}": item["probability"]}
+        return columns
 
     def example_row(self, sample: Any, prediction: Prediction) -> dict[str, str]:
         if not self.is_text:

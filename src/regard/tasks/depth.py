@@ -15,7 +15,7 @@ from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.draw.figure import write_atomic
-from regard.draw.panels import DenseSample, draw_depths, save_image
+from regard.draw.panels import DenseSample, draw_depths, save_depth, save_image
 from regard.nn.vision.dense import depth_head, inverse_depth, metric_loss, relative_loss
 from regard.tasks import base
 from regard.tasks.dense import MapObjective, augmented_maps, figure_samples
@@ -95,7 +95,8 @@ class Depth(MapObjective):
         return [draw_depths(figure_samples(samples, predictions, "meters"), folder / "depths.png").name]
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
-        """Depth map as a colored figure and as a .npy array; metric depth also as a 16-bit PNG in millimeters."""
+        """Depth map as a figure with a scale, as colors and as a .npy array of the size of the image; metric depth also as a
+        16-bit PNG in millimeters."""
         depth, relative = prediction.extra["depth"], prediction.extra["unit"] != METERS_LABEL
         sample = DenseSample(prediction.extra["image"], depth, name=name)
 
@@ -104,6 +105,7 @@ class Depth(MapObjective):
                 np.save(file, depth)
 
         files = {"image": str(draw_depths([sample], folder / f"{name}.preview.png", relative=relative))}
+        files["colors"] = str(save_depth(depth, folder / f"{name}.colors.png", relative))
         files["array"] = str(write_atomic(folder / f"{name}.npy", save_array))
         if not relative:
             millimeters = np.clip(np.rint(1000 * depth), 0, 65535).astype(np.uint16)

@@ -179,6 +179,15 @@ class Embed(base.Objective):
             return "\n".join(f"{hit['cosine']:7.4f}  {hit['value']}" for hit in prediction.extra["hits"])
         return " ".join(f"{number:.6f}" for number in prediction.value)
 
+    def table_columns(self, prediction: Prediction) -> dict[str, Any]:
+        """The embedding, or the nearest texts with their cosines, and their lines in the searched file."""
+        columns: dict[str, Any] = {"prediction": prediction.value}
+        for number, hit in enumerate(prediction.extra.get("hits", ()), 1):
+            end = f"_{number}" if number > 1 else ""
+            found = {"prediction": hit["value"], "score": hit["cosine"], "line": hit["line"]}
+            columns |= {f"{name}{end}": value for name, value in found.items()}
+        return columns
+
     def example_row(self, sample: Pair, prediction: Prediction) -> dict[str, str]:
         rank = str(prediction.extra["rank"])
         return {"source": sample.source, "prediction": str(prediction.value), "reference": sample.target, "rank": rank}

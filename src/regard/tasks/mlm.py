@@ -202,6 +202,10 @@ class MaskedLM(base.Objective):
             return f"{words}  NSP accuracy: {follows}"
         return words if follows is None else f"{words}  NSP accuracy {follows:5.2f} % (chance: 50 %)"
 
+    def table_columns(self, prediction: Prediction) -> dict[str, Any]:
+        words = [candidates[0]["word"] for candidates in prediction.extra["masks"]]
+        return {"prediction": prediction.value, "words": words, "probability": list(prediction.score)}
+
     def format_prediction(self, source: str, prediction: Prediction) -> str:
         """The text with the predicted words, and a table of candidates for each mask token."""
         if not prediction.extra["masks"]:

@@ -141,6 +141,9 @@ class QuestionAnswering(WindowObjective):
         lines = [f"{prediction.score[0]:7.4f}  {prediction.value or '(no answer in the context)'}"]
         return "\n".join([*lines, *(f"{item['probability']:7.4f}    {item['value']}" for item in others[:3])])
 
+    def table_columns(self, prediction: Prediction) -> dict[str, Any]:
+        return {**super().table_columns(prediction), "prediction_start": prediction.extra.get("start")}
+
     def example_row(self, sample: QASample, prediction: Prediction) -> dict[str, str]:
         return {
             "question": sample.question,

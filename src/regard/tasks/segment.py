@@ -27,7 +27,7 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.draw.colors import class_colors
 from regard.draw.figure import write_atomic
-from regard.draw.panels import DenseSample, draw_segmentations
+from regard.draw.panels import DenseSample, draw_segmentations, save_classes
 from regard.errors import DataError
 from regard.nn.vision.dense import segmentation_head
 from regard.tasks import Task, base
@@ -213,16 +213,18 @@ class SegmentImages(MapObjective, Segment):
         return [draw_segmentations(rows, predictions[0].extra["labels"], folder / "masks.png").name]
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
-        """Overlay of the classes on the image, and the mask as a PNG of class ids with the same colors as palette."""
+        """Figure with a legend, overlay of the classes on the image, and the mask as a PNG of class ids with the same colors
+        as palette. Overlay and mask have the size of the image."""
         from PIL import Image
 
         mask, labels, values = (prediction.extra[key] for key in ("mask", "labels", "class_values"))
         sample = DenseSample(prediction.extra["image"], mask, name=name)
-        overlay = draw_segmentations([sample], labels, folder / f"{name}.classes.png")
+        figure = draw_segmentations([sample], labels, folder / f"{name}.classes.png")
+        overlay = save_classes(sample, len(labels), folder / f"{name}.overlay.png")
         image = Image.fromarray(values[mask])
         if values.dtype == np.uint8:  # only 8-bit images have a palette
             colors = np.zeros((int(values.max()) + 1, 3), np.uint8)
             colors[values] = class_colors(len(labels))
             image.putpalette(colors.ravel().tolist())
         path = write_atomic(folder / f"{name}.mask.png", lambda to: image.save(to, format="PNG"))
-        return {"image": str(overlay), "mask": str(path)}
+        return {"image": str(figure), "overlay": str(overlay), "mask": str(path)}

@@ -155,6 +155,16 @@ class Tag(modality.WindowObjective):
         lines = [f"{item['probability']:7.4f}  {item['type'] or 'entity':8} {item['text']}" for item in found]
         return "\n".join([shown, *lines])
 
+    def table_columns(self, prediction: Prediction) -> dict[str, Any]:
+        extra = prediction.extra
+        entities = {"entities": extra["entities"]} if "entities" in extra else {}
+        return {
+            "prediction": prediction.value,
+            "probability": list(prediction.score),
+            "words": extra["words"],
+            **entities,
+        }
+
     def example_row(self, sample: TaggedSentence, prediction: Prediction) -> dict[str, str]:
         as_entities = "entities" in prediction.extra
         return {

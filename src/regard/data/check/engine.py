@@ -227,7 +227,7 @@ class Survey(ABC):
         for path in map(os.path.expanduser, self._entry_files(entry)):
             if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
                 problem = "is a pipe, but a check reads files more than once."
-                raise DataError(problem, path, advice="Save the data to a file.")
+                raise DataError(problem, path, advice="Write a file, or pipe the data into --data - instead.")
 
         items = self._read_entry(entry)
         try:

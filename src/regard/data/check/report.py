@@ -32,7 +32,8 @@ class Location:
     unit: str = ""  # what `line` counts if not lines
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value or name != "unit"}
+        known = {name: value for name, value in vars(self).items() if value or name != "unit"}
+        return {**known, "path": name_places(self.path)}
 
     def __str__(self) -> str:
         position = f", {self.unit} {self.line}" if self.unit else f":{self.line}"

@@ -27,11 +27,12 @@ from typing import Any
 from regard.data.file_discovery import IMAGE_SUFFIXES, find_subfolder
 from regard.data.file_samples import COLUMN_ALIASES, SPLIT_FOLDERS, EmbeddedFile, cell_value, resolve_file
 from regard.data.images.labeled import IMAGE, ImageSample
-from regard.data.memory_tables import is_saved_table, table_folders
+from regard.data.memory_tables import is_memory_table, table_folders
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text import tables
 from regard.data.text.files import Columns, existing_file
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, Row, file_format, find_format
+from regard.data.text.own_columns import read_own_rows
 from regard.errors import DataError
 
 CAPTION_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -105,6 +106,18 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
     raise DataError(problem, folder, advice=f"{names} Pass the caption file by name.")
 
 
+def _own_rows(entry: str, columns: Columns) -> Iterator[Row]:
+    """Rows of a caption file; for a COCO document, the values of its images without nested values."""
+    path, _ = find_caption_file(entry)
+    document = tables.read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
+    if isinstance(document, dict):
+        document = [
+            {name: value for name, value in image.items() if not isinstance(value, dict | list)}
+            for image in document.get("images", [])
+        ]
+    return read_own_rows(str(path)) if document is None else enumerate(document, start=1)
+
+
 # -- files -> rows
 
 
@@ -115,7 +128,8 @@ def _coco_rows(path: Path, document: Mapping[str, Any], inputs_only: bool) -> It
     hint = f"Expected COCO format: {form}."
     images, annotations = document.get("images"), document.get("annotations", [])
     if not isinstance(images, list) or not isinstance(annotations, list):
-        raise DataError("missing or invalid list 'images' or 'annotations'.", path, advice=hint)
+        keys = tables.format_list(document)
+        raise DataError(f"missing or invalid list 'images' or 'annotations' (keys: {keys}).", path, advice=hint)
     annotations = [] if inputs_only else annotations
     images_by_id: dict[Any, dict[str, Any]] = {}
     captioned: set[Any] = set()
@@ -165,7 +179,7 @@ def _group_by_image(
     order: list[tables.SkippedRow | _Group] = []
     by_path: dict[str, _Group] = {}
     embedded: _Group | None = None
-    rows_stay = inputs_only and is_saved_table(path)  # one prediction per row of a table in memory
+    rows_stay = inputs_only and is_memory_table(path)  # one prediction per row
 
     def make_sample(
         line: int, error_line: int | None, image: str | EmbeddedFile, captions: list[str]
@@ -256,6 +270,7 @@ CAPTIONED = Reader(
     sample_type=CaptionedImage,
     samples=partial(tables.iterate_all, read_captions, "captions", ADVICE),
     inputs=partial(read_captions, inputs_only=True),
+    own_rows=_own_rows,
     split_key=file_key,
     contents=lambda sample: (*file_contents(sample), *sample.captions),
     texts=lambda sample: sample.captions,

@@ -46,6 +46,7 @@ _MAGIC = {
     b"glTF": ".glb",
 }
 _OBJ_VERTEX = re.compile(rb"^v[ \t]+[-+.\d]", re.MULTILINE)
+_STL_TEXT = re.compile(rb"\s*solid\b[^\n]*\s+(facet\s+normal|endsolid)\b")
 OBJ_PROBE_BYTES = 1 << 16  # bytes to search for the first vertex of an OBJ file without an extension
 
 
@@ -95,6 +96,9 @@ def _detect_format(content: bytes, ending: str) -> str:
         raise FileFormatError(f"unsupported file type '{ending}'.", f"Supported: {', '.join(CLOUD_SUFFIXES)}.")
     if b"OFF" in content[:64].lstrip()[:8]:
         return ".off"
+    # 84 bytes and 50 bytes per triangle, or text
+    if len(content) == 84 + 50 * int.from_bytes(content[80:84], "little") or _STL_TEXT.match(content[:OBJ_PROBE_BYTES]):
+        return ".stl"
     return ".obj" if _OBJ_VERTEX.search(content[:OBJ_PROBE_BYTES]) else ".xyz"
 
 

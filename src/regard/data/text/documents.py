@@ -206,6 +206,7 @@ DOCUMENTS = Reader(
     sample_type=Passage,
     samples=iterate_texts,
     files=text_files,
+    plain_suffix=".txt",
     split_key=lambda passage: passage.text,
     contents=lambda passage: (passage.text,),
     texts=lambda passage: (passage.text,),

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
-from regard.errors import DataError, suggest
+from regard.errors import PLACES, DataError, suggest
 
 T = TypeVar("T")
 
@@ -30,6 +30,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
 
 BLOCK_BYTES = 1 << 18  # bytes decoded at once
+STDIN_NAME = "standard input"
 
 _BINARY_MAGIC = {
     b"PK\x03\x04": "a zip archive (such as .xlsx, .docx or .npz)",
@@ -50,6 +51,8 @@ _PATTERN_HINT = (
     "Patterns support * ? [abc] and **/ (folders at any depth). Quote patterns so that the shell does not expand them."
 )
 
+_URL = re.compile(r"[A-Za-z][\w+.-]+://\S+")
+
 WildcardMatch = tuple[str, ...]  # Text matched by each wildcard of a pattern, for one file
 
 Columns = Mapping[str, str] | None  # column names of the user by column of the reader
@@ -62,36 +65,40 @@ def raise_error(error: DataError) -> None:
     raise error
 
 
-def read_lines(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterator[tuple[int, str]]:
-    r"""Yield line numbers from 1 and lines without line breaks.
+def read_lines(
+    path: str | Path, on_error: ErrorHandler = raise_error, stream: io.BufferedReader | None = None
+) -> Iterator[tuple[int, str]]:
+    r"""Yield line numbers from 1 and lines without line breaks; with `stream` of this open stream, which may be empty.
 
     Only \n and \r\n are line breaks. `str.splitlines` also splits at U+2028, \x0b and others, which occur inside
     sentences and would shift the lines of two parallel files."""
-    path = existing_file(path)
+    path = existing_file(path) if stream is None else Path(path)
     number = 0
-    with _open_text(path) as (stream, zipped, offset):
+    with _open_text(path, stream) as (text_stream, zipped, offset):
         try:
-            for number, raw in enumerate(stream, start=1):
+            for number, raw in enumerate(text_stream, start=1):
                 text, _ = _decode_line(path, raw, number, offset, zipped, on_error)
                 offset += len(raw)
                 yield number, text.removesuffix("\r\n").removesuffix("\n")
         except _GZIP_ERRORS as error:
             raise _gzip_error(path, number + 1, error) from error
-    if not number:
+    if not number and stream is None:
         raise DataError("the file is empty.", path)
 
 
-def read_blocks(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterator[tuple[int, str]]:
-    r"""Yield the text in blocks, each with the number of its first line; an empty file has no blocks.
+def read_blocks(
+    path: str | Path, on_error: ErrorHandler = raise_error, stream: io.BufferedReader | None = None
+) -> Iterator[tuple[int, str]]:
+    r"""Yield the text of a file or `stream` in blocks, each with the number of its first line; an empty file has no blocks.
 
     Blocks end at line breaks, except in lines longer than a block, so that files and lines can have any size. \r\n becomes
     \n, and a byte order mark is removed. If `on_error` does not raise, an invalid line becomes an empty line."""
-    path = existing_file(path)
-    with _open_text(path) as (stream, zipped, offset):
+    path = existing_file(path) if stream is None else Path(path)
+    with _open_text(path, stream) as (text_stream, zipped, offset):
         number, kept = 1, b""
         while True:
             try:
-                read = stream.read(BLOCK_BYTES)
+                read = text_stream.read(BLOCK_BYTES)
             except _GZIP_ERRORS as error:
                 raise _gzip_error(path, number + kept.count(b"\n"), error) from error
             raw = kept + read
@@ -113,8 +120,19 @@ def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
+def is_url(text: str) -> bool:
+    return _URL.fullmatch(text) is not None
+
+
+def reject_url(text: str | Path, advice: str = "") -> None:
+    """Raise `DataError` for a URL in place of a path."""
+    if is_url(str(text)):
+        raise DataError("URLs are not supported.", str(text), advice=f"Download the file and pass its path.{advice}")
+
+
 def existing_file(path: str | Path) -> Path:
     """Path of an existing file; otherwise raise `DataError` with the most similar file name."""
+    reject_url(path)
     path = Path(os.path.expanduser(path))
     # os.path, because Path.exists raises for too long names and for folders without permission.
     if os.path.isdir(path):
@@ -143,22 +161,21 @@ def _list_folder(folder: Path) -> list[str]:
 
 
 @contextmanager
-def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool, int]]:
-    """Stream of uncompressed bytes after a byte order mark, True if the file is gzipped, and the length of the mark. Raise
-    `DataError` for a binary format or UTF-16."""
+def _open_text(path: Path, source: io.BufferedReader | None) -> Iterator[tuple[BinaryIO, bool, int]]:
+    """Stream of uncompressed bytes of a file, or of the open file `source`, after a byte order mark, True if the file is
+    gzipped, and the length of the mark. Raise `DataError` for a binary format or UTF-16."""
     try:
-        with open(path, "rb") as plain:
+        with open(path, "rb") if source is None else source as plain:
             zipped = plain.peek(2)[:2] == _GZIP
             stream = gzip.GzipFile(fileobj=plain) if zipped else plain
             try:
                 first = stream.peek(16)
             except _GZIP_ERRORS as error:
                 raise _gzip_error(path, 1, error) from error
-            for magic, kind in _BINARY_MAGIC.items():
-                if first.startswith(magic):
-                    unpack = "Export or unpack the file as plain text or gzip."
-                    advice = "Rename the file to .parquet." if "Parquet" in kind else unpack
-                    raise DataError(f"not a text file: the content is {kind}.", path, advice=advice)
+            if kind := binary_kind(first):
+                unpack = "Export or unpack the file as plain text or gzip."
+                advice = "Rename the file to .parquet." if "Parquet" in kind else unpack
+                raise DataError(f"not a text file: the content is {kind}.", path, advice=advice)
             if first.startswith(_UTF16):
                 advice = f"Convert the file: {_iconv_command(path, zipped, 'UTF-16')}"
                 raise DataError("expected UTF-8, got UTF-16.", path, 1, advice)
@@ -166,6 +183,11 @@ def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool, int]]:
             yield cast(BinaryIO, stream), zipped, len(mark)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}.", path) from error
+
+
+def binary_kind(first: bytes) -> str:
+    """Binary format of a file by its first bytes; empty if unknown."""
+    return next((kind for magic, kind in _BINARY_MAGIC.items() if first.startswith(magic)), "")
 
 
 def _decode_line(
@@ -205,6 +227,8 @@ def _gzip_error(path: Path, line: int, error: Exception) -> DataError:
 
 
 def _iconv_command(path: Path, zipped: bool, encoding: str) -> str:
+    if str(path) in (STDIN_NAME, *PLACES):
+        return f"iconv -f {encoding} -t UTF-8"
     name = path.with_suffix("") if path.suffix == ".gz" else path
     new = shlex.quote(str(name.with_suffix(".utf8" + name.suffix)))
     old = shlex.quote(str(path))
@@ -219,6 +243,8 @@ def expand_patterns(entries: str | os.PathLike[str] | Iterable[str | os.PathLike
     """Entries with every pattern replaced by the matching files in sorted order; other entries are unchanged."""
     paths = [entries] if isinstance(entries, str | os.PathLike) else entries
     texts = [os.fspath(entry) for entry in paths]
+    for text in texts:
+        reject_url(text)
     return [name for text in texts for name in (_expand_entry(text) if _WILDCARD.search(text) else [text])]
 
 

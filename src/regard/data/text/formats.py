@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.files import ErrorHandler, existing_file, read_lines
+from regard.data.text.files import ErrorHandler, existing_file, read_blocks, read_lines
 from regard.errors import DataError, RegardError
 
 Row = tuple[int, Any]  # Line number (row number in Parquet), and values by column or the error of an invalid row
@@ -48,13 +48,16 @@ def _read_jsonl(
     path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath]
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield line numbers and JSON objects; None for an empty or invalid line."""
-    hint = "Write one JSON object per line"
+    hint, is_first = "Write one JSON object per line", True
     for line, text in read_lines(path, on_error):
         record = None
         if text.strip():
+            is_first, at_start = False, is_first
             try:
                 record = json.loads(text)
             except (ValueError, RecursionError) as error:
+                if at_start and getattr(error, "pos", 0) >= len(text.rstrip()):  # the value continues on the next line
+                    _reject_long_document(path)
                 program = "'.[]'" if text.lstrip().startswith("[") else "."
                 advice = f"{hint}; to convert a file, run: jq -c {program} FILE"
                 on_error(DataError(f"invalid JSON: {error}.", path, line, advice))
@@ -67,9 +70,50 @@ def _read_jsonl(
         yield line, record
 
 
+def read_document(path: Path) -> Any:
+    """The JSON value of a whole file; raise `DataError` for invalid JSON."""
+    try:
+        return json.loads("".join(text for _, text in read_blocks(path)))
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise DataError(f"invalid JSON: {error}.", path, line, "To find the error, run: jq . FILE") from error
+
+
+def _reject_long_document(path: Path) -> None:
+    """Raise `DataError` for a JSON document of several lines."""
+    try:
+        document = read_document(path)
+    except DataError:  # the error of the line is reported
+        return
+    raise _document_error(path, document)
+
+
+def reject_document(entry: str | Path) -> None:
+    """Raise `DataError` for a JSON document on a single line, such as SQuAD: an object with a list of objects."""
+    path, ignored = existing_file(entry), list[DataError]()
+    rows = (row for _, row in _read_jsonl(path, ignored.append, ()) if row)
+    first = next(rows, {})
+    if any(map(_is_record_list, first.values())) and next(rows, None) is None:
+        raise _document_error(path, first)
+
+
+def _document_error(path: Path, document: Any) -> DataError:
+    found, program = f"a list of {len(document):,} values", ".[]"
+    if isinstance(document, dict):
+        found = f"one JSON document with the keys {', '.join(document)}"
+        program = next((f".{key}[]" for key, value in document.items() if _is_record_list(value)), ".")
+    problem = f"expected one JSON object per line, got {found}."
+    return DataError(problem, path, advice=f"To convert the file, run: jq -c '{program}' FILE", kind="header")
+
+
+def _is_record_list(value: object) -> bool:
+    """True for a list of JSON objects."""
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
 def _read_parquet(path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath]) -> Iterator[Row]:
     """Yield row numbers from 1 and values, in batches, so that a file can be larger than memory."""
-    pyarrow = _import_pyarrow(path)
+    pyarrow = import_pyarrow(path)
     number = 0
     try:
         # reads a row group in parts of 1 MiB instead of as a whole
@@ -106,11 +150,13 @@ def to_list(path: Path | str, array: Any, name: str, rows_before: int) -> list[A
                 problem = f"invalid UTF-8 in '{name}' of row {rows_before + row + 1} (byte {byte})."
                 raise DataError(problem, path, advice="Export the file again from UTF-8 text.") from error
         raise
+    except ValueError:  # nanoseconds, without pandas
+        return list(array.cast("string").to_pylist())
 
 
 def _parquet_schema(path: Path) -> Any:
     """Arrow schema of a Parquet file."""
-    pyarrow = _import_pyarrow(path)
+    pyarrow = import_pyarrow(path)
     try:
         return pyarrow.parquet.read_schema(path)
     except (pyarrow.ArrowException, OSError) as error:
@@ -129,14 +175,16 @@ def _parquet_error(path: Path, error: Exception, rows: int = 0) -> DataError:
     return DataError(f"not a Parquet file, or damaged{where} ({reason}).", path, advice=advice)
 
 
-def _import_pyarrow(path: Path) -> Any:
+def import_pyarrow(path: Path) -> Any:
+    """The library of Parquet files; a missing library is an error."""
     try:
         import pyarrow
         import pyarrow.compute
         import pyarrow.parquet
     except ImportError as error:
         raise RegardError(
-            f"{path}: reading Parquet files requires pyarrow, which is not installed. Run: pip install pyarrow"
+            f"{path}: Parquet files require pyarrow (the extra regard[parquet]), which is not installed. "
+            "Run: pip install pyarrow"
         ) from error
     return pyarrow
 
@@ -155,6 +203,7 @@ class TableFormat:
 
 
 TAB_SUFFIXES = (".tsv", ".tab", ".txt")
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 FORMATS = (
     TableFormat(
         TAB_SUFFIXES,
@@ -163,7 +212,7 @@ FORMATS = (
         is_named=False,
     ),
     TableFormat((".csv",), _read_csv, "commas", is_named=False),
-    TableFormat((".jsonl", ".ndjson", ".json"), _read_jsonl, "one object per line"),
+    TableFormat(JSON_SUFFIXES, _read_jsonl, "one object per line"),
     TableFormat((".parquet", ".pq"), _read_parquet, schema=_parquet_schema),
 )
 _FORMAT_BY_SUFFIX = {suffix: form for form in FORMATS for suffix in form.suffixes}

@@ -20,6 +20,7 @@ from regard.data.reader import Reader, with_target
 from regard.data.text import tables
 from regard.data.text.files import Columns, existing_file
 from regard.data.text.formats import Row, file_format, has_column_names
+from regard.data.text.own_columns import read_own_rows
 from regard.errors import DataError
 
 REQUIRED_COLUMNS = ("question", "context")
@@ -80,6 +81,21 @@ def read_qa(entry: str, columns: Columns = None, inputs_only: bool = False) -> t
     return tables.make_samples(rows, partial(_make_sample, path, entry, inputs_only))
 
 
+OWN_COLUMNS = ("id", "title", "context", "question")  # columns of a question in SQuAD JSON
+
+
+def _own_rows(entry: str, columns: Columns) -> Iterator[Row]:
+    path = existing_file(entry)
+    document = tables.read_json_document(path) if file_format(path) == ".json" else None
+    if isinstance(document, dict):
+        for number, row in _squad_rows(path, document):
+            yield number, None if isinstance(row, DataError) else {name: row.get(name, "") for name in OWN_COLUMNS}
+    elif document is not None:
+        yield from enumerate(document, start=1)
+    else:
+        yield from read_own_rows(entry)
+
+
 _SQUAD_HINT = (
     'Expected SQuAD format: {"data": [{"title": …, "paragraphs": '
     '[{"context": …, "qas": [{"question": …, "answers": …}]}]}]}.'
@@ -91,7 +107,11 @@ def _squad_rows(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
     """Yield numbers from 1 and questions of all articles in SQuAD JSON, or the errors of invalid articles."""
     articles = document.get("data")
     if not isinstance(articles, list):
-        raise DataError("missing list 'data'.", path, advice=f"{_SQUAD_HINT} For one question per line, use .jsonl.")
+        raise DataError(
+            f"missing list 'data' (keys: {tables.format_list(document)}).",
+            path,
+            advice=f"{_SQUAD_HINT} For one question per line, use .jsonl.",
+        )
     number = 0
     for article_number, article in enumerate(articles, start=1):
         title = article.get("title", "") if isinstance(article, dict) else ""
@@ -202,6 +222,7 @@ SPANS = Reader(
     sample_type=QASample,
     samples=partial(tables.iterate_all, read_qa, "questions", "Each row needs a question and a context."),
     inputs=partial(tables.sample_inputs, read_qa, lambda item: (item.question, item.context)),
+    own_rows=_own_rows,
     split_key=lambda sample: sample.split_key,
     contents=lambda sample: with_target((sample.question, sample.context), json.dumps([sample.answers, sample.starts])),
     texts=lambda sample: (sample.question, sample.context),

@@ -15,7 +15,7 @@ from typing import Any
 from regard.data.reader import Reader, with_target
 from regard.data.text import tables
 from regard.data.text.files import Columns, ErrorHandler, existing_file, read_lines, split_parallel
-from regard.data.text.formats import Row, has_column_names, read_header
+from regard.data.text.formats import JSON_SUFFIXES, Row, file_format, has_column_names, read_header, reject_document
 from regard.errors import DataError
 
 PAIR_COLUMNS = (tables.SIDES, ("anchor", "positive"), ("question", "answer"), ("text", "pair"), ("a", "b"))
@@ -220,6 +220,8 @@ def _labeled_columns(entry: str, columns: Columns, inputs_only: bool) -> tuple[t
             if len(others) != 1:
                 advice = f"Pass --columns text=NAME, and pair=NAME for a second text (available: {tables.format_list(names)})."
                 raise DataError("no column is named 'text'.", entry, 1, advice)
+            if file_format(entry) in JSON_SUFFIXES:
+                reject_document(entry)
             chosen["text"] = others[0]
     required = ("text",) if inputs_only else ("text", label)
     return required, _renamed_columns({name: chosen[name] for name in (*required, "pair") if name in chosen})

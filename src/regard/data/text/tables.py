@@ -388,13 +388,7 @@ def read_json_document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
         content = json.loads(first)
         return content if isinstance(content, list) or any(key in content for key in keys) else None
     except (ValueError, RecursionError, TypeError):
-        pass  # the document has more lines
-    whole = "".join(text for _, text in files.read_blocks(path))
-    try:
-        return json.loads(whole)
-    except (ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        raise DataError(f"invalid JSON: {error}.", path, line, "To find the error, run: jq . FILE") from error
+        return formats.read_document(path)  # the document has more lines
 
 
 def read_records(

@@ -34,6 +34,7 @@ from typing import Any, Literal, NamedTuple
 from regard.data.reader import Reader, with_target
 from regard.data.text import formats, tables
 from regard.data.text.files import Columns, existing_file, read_lines
+from regard.data.text.own_columns import read_own_rows
 from regard.errors import DataError, RegardError
 
 TagScheme = Literal["IOB1", "IOB2", "BIOES", "BILOU", "plain"]
@@ -100,6 +101,14 @@ def read_tagged(entry: str, columns: Columns = None, inputs_only: bool = False) 
         advice = f"Supported: {' '.join(CONLL_SUFFIXES)} {others}; text files also with .gz."
         raise formats.unsupported_type(path, advice)
     return _read_table(entry, path, columns, inputs_only)
+
+
+def _own_rows(entry: str, columns: Columns) -> Iterator[formats.Row] | None:
+    """Rows of a table of sentences; None in CoNLL format."""
+    path = existing_file(entry)
+    if formats.file_format(path) in formats.TAB_SUFFIXES and _find_sentences(path, columns) == (None, False):
+        return None
+    return None if formats.file_format(path) in CONLL_SUFFIXES else read_own_rows(entry)
 
 
 def _find_sentences(path: Path, columns: Columns) -> tuple[tuple[int, str] | None, bool]:
@@ -479,4 +488,6 @@ TAGGED = Reader(
     texts=lambda sentence: (" ".join(sentence.words),),
     labels=lambda sentence: sentence.tags,
     table_suffixes=(*CONLL_SUFFIXES, *formats.TABLE_SUFFIXES),
+    own_rows=_own_rows,
+    plain_suffix=".conll",
 )
